@@ -1,0 +1,1 @@
+"""The models an agent can ask, each behind the `Provider` protocol."""

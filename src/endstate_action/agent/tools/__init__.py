@@ -1,0 +1,1 @@
+"""What an agent can do, each tool with the effect class that settling relies on."""

@@ -1,0 +1,1 @@
+"""Floor 2: remembers. Every write is all-or-nothing."""

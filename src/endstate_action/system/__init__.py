@@ -1,0 +1,1 @@
+"""Floor 1: touches the machine, knows nothing of agents."""
