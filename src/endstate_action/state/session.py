@@ -1,0 +1,641 @@
+"""The session: one append-only journal in SQLite, one session per file, state is a fold of it.
+
+There is no save call. `Session.append` commits a record durably and only then changes memory, so
+that nothing is ever known to the run that is not on disk. A failed write raises before anything
+else can happen.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from endstate_action.errors import (
+    DiskFull,
+    InputError,
+    Locked,
+    NewerFormat,
+    RecordConflict,
+    SessionDamaged,
+    StateError,
+    StateReadOnly,
+    StateReplaced,
+    UnknownSession,
+)
+from endstate_action.messages import Message, ToolCall, Usage, tool_calls
+from endstate_action.state.records import (
+    FORMAT,
+    Attempt,
+    Begun,
+    Compacted,
+    Ended,
+    Finished,
+    Frozen,
+    Note,
+    Observed,
+    Prompt,
+    Record,
+    Replied,
+    Settled,
+    Spent,
+    Started,
+    StartEnded,
+    decode,
+    encode,
+)
+from endstate_action.system.mounts import filesystem_type, is_network_filesystem
+
+APPLICATION_ID = 0x454E4453  # "ENDS"
+BUSY_TIMEOUT_MS = 5_000
+SCHEMA = "CREATE TABLE journal (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL)"
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
+"""From format n to n + 1, applied to a copy; there has been one format so far."""
+
+SUFFIX = ".db"
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """A call of a recorded reply, at its place: `(step, index)`."""
+
+    step: int
+    index: int
+    call: ToolCall
+    denied: str | None
+    cut: bool
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return (self.step, self.index)
+
+
+@dataclass(slots=True)
+class State:
+    """The fold of the records so far. Read it; only `Session.append` changes it."""
+
+    begun: Begun
+    frozen: Frozen | None = None
+    records: int = 0
+    attempts: list[Attempt] = field(default_factory=list)
+    prompts: list[Prompt] = field(default_factory=list)
+    told: list[Prompt | Note] = field(default_factory=list)
+    """What the model was told besides results, in order."""
+    replies: list[Replied] = field(default_factory=list)
+    spent: list[Spent] = field(default_factory=list)
+    requested: dict[tuple[int, int], Requested] = field(default_factory=dict)
+    started: dict[tuple[int, int], list[Started]] = field(default_factory=dict)
+    start_ended: list[StartEnded] = field(default_factory=list)
+    settled: list[Settled] = field(default_factory=list)
+    finished: dict[tuple[int, int], Finished] = field(default_factory=dict)
+    compacted: Compacted | None = None
+    observed: Observed | None = None
+    ended: list[Ended] = field(default_factory=list)
+    pending: dict[tuple[int, int], Requested] = field(default_factory=dict)
+    """Calls without an outcome, in the order they were asked for."""
+    by_key: dict[tuple[Any, ...], Record] = field(default_factory=dict)
+
+    def add(self, record: Record) -> None:
+        self.records += 1
+        self.by_key[(record.kind, *record.key())] = record
+        match record:
+            case Attempt():
+                self.attempts.append(record)
+            case Frozen():
+                self.frozen = record
+            case Prompt():
+                self.prompts.append(record)
+                self.told.append(record)
+            case Note():
+                self.told.append(record)
+            case Replied():
+                self._request(record)
+            case Spent():
+                self.spent.append(record)
+            case Started():
+                self.started.setdefault((record.step, record.index), []).append(record)
+            case StartEnded():
+                self.start_ended.append(record)
+            case Settled():
+                self.settled.append(record)
+            case Finished():
+                self.finished[(record.step, record.index)] = record
+                self.pending.pop((record.step, record.index), None)
+            case Compacted():
+                self.compacted = record
+            case Observed():
+                self.observed = record
+            case Ended():
+                self.ended.append(record)
+            case Begun():
+                pass
+
+    def _request(self, record: Replied) -> None:
+        self.replies.append(record)
+        calls = tool_calls(record.blocks)
+        denied = record.denied or {}
+        for index, call in enumerate(calls):
+            cut = record.cut and index == len(calls) - 1
+            asked = Requested(record.step, index, call, denied.get(index), cut)
+            self.requested[asked.place] = asked
+            self.pending[asked.place] = asked
+
+    @property
+    def steps(self) -> int:
+        """Replies recorded so far, over all tasks."""
+        return len(self.replies)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the newest attempt; 0 before the first."""
+        return self.attempts[-1].epoch if self.attempts else 0
+
+    @property
+    def task(self) -> int:
+        """Number of the task at hand; 0 before the first prompt."""
+        return self.prompts[-1].task if self.prompts else 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the task at hand ended in success and nothing was asked since."""
+        return any(e.task == self.task and e.conclusion == "success" for e in self.ended) and not self.pending
+
+    def first_step_of_task(self) -> int:
+        """Number of steps that belong to earlier tasks."""
+        return next((p.after_step for p in self.prompts if p.task == self.task), 0)
+
+    def counted_starts(self, place: tuple[int, int]) -> int:
+        """Starts that were not ended by a signal to us."""
+        excused = {e.epoch for e in self.start_ended if (e.step, e.index) == place}
+        return sum(s.epoch not in excused for s in self.started.get(place, ()))
+
+
+class Session:
+    """An open session. Made by `SessionStore.create` and `SessionStore.open`; use it as a context manager."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection, state: State, journal_mode: str) -> None:
+        self.path = path
+        self.journal_mode = journal_mode
+        self._db = db
+        self._state = state
+        self._file = _identity(path)
+        self._broken: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self._state.begun.session
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def append(self, *records: Record | Message) -> None:
+        """Record durably, then remember: all of `records` or none. There is no unrecorded state.
+
+        A `Message` is accepted for what it says: a user's as a prompt, an assistant's as the next step's
+        reply. Appending what is already there, with the same content, changes nothing.
+
+        Raises:
+            RecordConflict: a key that is taken was written with other content, or out of order.
+            DiskFull, StateReadOnly, StateReplaced, Locked, StateError: nothing of `records` was
+                recorded; the session accepts no further records, so that nothing can run on a lost one.
+        """
+        fresh: list[Record] = []
+        for record in map(self._as_record, records):
+            known = self._state.by_key.get((record.kind, *record.key()))
+            if known is None:
+                self._refuse_disorder(record, fresh)
+                fresh.append(record)
+            elif encode(known) != encode(record):
+                raise RecordConflict(
+                    f"Record {record.kind} {record.key()} of session {self.id} exists with other content; "
+                    "it was not overwritten.",
+                    hint="This is a defect. Please report it with the output of `endstate sessions export`.",
+                )
+        if fresh:
+            self._commit([(r.kind, encode(r)) for r in fresh])
+            for record in fresh:
+                self._state.add(record)
+
+    def check(self) -> None:
+        """Confirm that the database file is still the one that was opened.
+
+        Raises:
+            StateReplaced: it was deleted or replaced; what is appended now would be lost with it.
+        """
+        if self._broken:
+            raise StateError(f"Session {self.id} was given up: {self._broken} No further call was run.")
+        if _identity(self.path) != self._file:
+            raise StateReplaced(
+                f"The session's file {self.path} was deleted or replaced while the run was going on. "
+                "No further call was run.",
+                hint="Restore the file if you moved it; otherwise begin a new session.",
+            )
+
+    def _commit(self, rows: list[tuple[str, str]]) -> None:
+        self.check()
+        numbered = [(self._state.records + i, kind, body) for i, (kind, body) in enumerate(rows, start=1)]
+        try:
+            if len(numbered) == 1:
+                # One statement is one transaction and, in WAL mode, exactly one sync.
+                self._db.execute("INSERT INTO journal VALUES (?, ?, ?)", numbered[0])
+            else:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._db.executemany("INSERT INTO journal VALUES (?, ?, ?)", numbered)
+                self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            self._broken = f"record {numbered[0][0]} could not be written ({error})."
+            _translate(error, self.path, f"Record {numbered[0][0]} of session {self.id} was not written")
+
+    def _as_record(self, given: Record | Message) -> Record:
+        if not isinstance(given, Message):
+            return given
+        now = time.time()
+        if given.role == "user":
+            task = self._state.task + (1 if self._state.is_finished or not self._state.prompts else 0)
+            return Prompt(secrets.token_hex(8), given.text, task, self._state.steps, now)
+        step = self._state.steps + 1
+        stop = "tool_use" if given.tool_calls else "end_turn"
+        return Replied(step, f"step-{step}", "", given.blocks, stop, Usage(), None, now, self._state.epoch)
+
+    def _refuse_disorder(self, record: Record, before: list[Record]) -> None:
+        state = self._state
+        match record:
+            case Prompt() | Replied() if state.pending:
+                wrong = f"{len(state.pending)} calls are still unanswered"
+            case Replied() if record.step != state.steps + 1 + sum(isinstance(r, Replied) for r in before):
+                wrong = f"step {record.step} does not follow step {state.steps}"
+            case Started() | Settled() if (record.step, record.index) not in state.pending:
+                wrong = "there is no such unanswered call"
+            case Finished() if (record.step, record.index) not in state.requested:
+                wrong = "no such call was asked for"
+            case Finished() if state.requested[record.step, record.index].call.id != record.call_id:
+                wrong = "the call at this place has another id"
+            case Finished() if (record.step, record.index) in state.finished:
+                wrong = "the call has an outcome"
+            case _:
+                return
+        raise RecordConflict(
+            f"Record {record.kind} {record.key()} of session {self.id} was refused: {wrong}. Nothing was written.",
+            hint="This is a defect. Please report it with the output of `endstate sessions export`.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A session as `SessionStore.all` sees it; `problem` says why it cannot be read, if it cannot."""
+
+    id: str
+    state: State | None
+    changed_at: float
+    problem: str = ""
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state is not None and self.state.is_finished
+
+
+class SessionStore:
+    """The sessions of one state directory, one database file each.
+
+    Args:
+        directory: where the files lie; created on the first `create`.
+        filesystem: type of its file system; found out when not given. Decides the journal mode.
+    """
+
+    def __init__(self, directory: Path, *, filesystem: str | None = None) -> None:
+        self.directory = Path(directory)
+        self._filesystem = filesystem
+
+    def create(
+        self,
+        bound: Mapping[str, Any] | None = None,
+        *,
+        session: str | None = None,
+    ) -> Session:
+        """Begin a session. Its file appears whole, with its first record, or not at all.
+
+        Raises:
+            InputError: a session of this id exists.
+            DiskFull, StateReadOnly, StateError: it could not be made.
+        """
+        name = session or secrets.token_hex(6)
+        path = self._path(name)
+        begun = Begun(name, time.time(), bound or {})
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self.directory, prefix=".new-") as scratch:
+                made = Path(scratch) / "session"
+                with closing(sqlite3.connect(made, isolation_level=None)) as db:
+                    db.execute("PRAGMA synchronous=FULL")
+                    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                    db.execute(f"PRAGMA user_version={FORMAT}")
+                    db.execute(SCHEMA)
+                    db.execute("INSERT INTO journal VALUES (1, ?, ?)", (begun.kind, encode(begun)))
+                if path.exists():
+                    raise InputError(f"Session {name} exists already; nothing was begun.")
+                made.replace(path)
+            _sync_directory(self.directory)
+        except sqlite3.Error as error:
+            _translate(error, path, "The session was not begun")
+        except OSError as error:
+            _translate_os(error, path, "The session was not begun")
+        return self.open(name)
+
+    def open(self, session: str) -> Session:
+        """Open a session for writing.
+
+        Raises:
+            UnknownSession, NewerFormat, SessionDamaged, StateReadOnly, StateError.
+        """
+        path = self._existing(session)
+        migrate(path, MIGRATIONS, FORMAT)
+        db = _connect(path)
+        try:
+            mode = self._set_journal_mode(db)
+            db.execute("PRAGMA synchronous=FULL")
+            state = _load(db, path)
+        except sqlite3.Error as error:
+            db.close()
+            _translate(error, path, f"Session {session} was not opened")
+        except BaseException:
+            db.close()
+            raise
+        return Session(path, db, state, mode)
+
+    def read(self, session: str) -> State:
+        """Load a session without writing a byte; works on a read-only directory and beside a running writer.
+
+        Raises:
+            UnknownSession, NewerFormat, SessionDamaged.
+        """
+        path = self._existing(session)
+        try:
+            with closing(_connect_readonly(path)) as db:
+                _refuse_newer(db, path)
+                return _load(db, path)
+        except sqlite3.Error:
+            return self._read_copy(path)
+
+    def rows(self, session: str) -> Iterator[tuple[int, str, str]]:
+        """The raw rows `(seq, kind, body)`, for export; also where a row cannot be understood."""
+        path = self._existing(session)
+        try:
+            with closing(_connect_readonly(path)) as db:
+                yield from db.execute("SELECT seq, kind, body FROM journal ORDER BY seq").fetchall()
+        except sqlite3.Error as error:
+            _translate(error, path, f"Session {session} was not exported")
+
+    def all(self) -> list[Listed]:
+        """All sessions, the one with the newest record first. A damaged one is listed with its problem."""
+        found = []
+        for path in self._files():
+            name = path.name.removesuffix(SUFFIX)
+            try:
+                state = self.read(name)
+            except (StateError, NewerFormat) as error:
+                found.append(Listed(name, None, _changed_at(path), str(error)))
+            else:
+                found.append(Listed(name, state, _changed_at(path)))
+        return sorted(found, key=lambda s: (s.changed_at, s.id), reverse=True)
+
+    def find(self, prefix: str) -> str:
+        """The one session whose id begins with `prefix`.
+
+        Raises:
+            UnknownSession: none does.
+            InputError: several do.
+        """
+        names = sorted(p.name.removesuffix(SUFFIX) for p in self._files())
+        matching = [n for n in names if n.startswith(prefix)]
+        if prefix in matching:
+            return prefix
+        if len(matching) > 1:
+            raise InputError(
+                f"Session {prefix!r} could be {', '.join(matching)}; nothing was run.", hint="Give more digits."
+            )
+        if not matching or not prefix:
+            known = f"Known: {', '.join(names)}." if names else "There is none yet."
+            raise UnknownSession(
+                f"There is no session {prefix!r} in {self.directory}; nothing was run. {known}",
+                hint="`endstate sessions list` shows them; without --session the unfinished one is taken.",
+            )
+        return matching[0]
+
+    def remove(self, session: str) -> None:
+        """Delete a session's files, the database last, so that a kill never leaves records without a session."""
+        path = self._existing(session)
+        try:
+            for suffix in ("-wal", "-shm", "-journal", ""):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+        except OSError as error:
+            _translate_os(error, path, f"Session {session} was not removed completely")
+
+    def _path(self, session: str) -> Path:
+        if not session or not all(c in "0123456789abcdef" for c in session) or len(session) > 64:
+            raise UnknownSession(f"{session!r} is no session id; nothing was run.", hint="An id has 12 hex digits.")
+        return self.directory / (session + SUFFIX)
+
+    def _existing(self, session: str) -> Path:
+        path = self._path(session)
+        if path.is_symlink():
+            raise StateError(f"{path} is a symbolic link, so it was not opened.", hint="Remove the link.")
+        if not path.is_file():
+            raise UnknownSession(
+                f"There is no session {session} in {self.directory}; nothing was run.",
+                hint="`endstate sessions list` shows the sessions there are.",
+            )
+        return path
+
+    def _files(self) -> list[Path]:
+        if not self.directory.is_dir():
+            return []
+        return [p for p in self.directory.iterdir() if p.suffix == SUFFIX and p.is_file() and not p.is_symlink()]
+
+    def _set_journal_mode(self, db: sqlite3.Connection) -> str:
+        kind = filesystem_type(self.directory) if self._filesystem is None else self._filesystem
+        # WAL keeps its index in shared memory, which network file systems do not share; unknown counts as network.
+        wanted = "delete" if kind == "" or is_network_filesystem(kind) else "wal"
+        (got,) = db.execute(f"PRAGMA journal_mode={wanted}").fetchone()
+        return str(got)
+
+    def _read_copy(self, path: Path) -> State:
+        """A WAL database in a directory that cannot be written is read from a private copy."""
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = Path(scratch) / path.name
+            try:
+                for suffix in ("", "-wal"):
+                    source = path.with_name(path.name + suffix)
+                    if source.exists():
+                        shutil.copyfile(source, copy.with_name(copy.name + suffix))
+                with closing(_connect(copy)) as db:
+                    _refuse_newer(db, path)
+                    return _load(db, path)
+            except sqlite3.Error as error:
+                _translate(error, path, "The session was not read")
+            except OSError as error:
+                _translate_os(error, path, "The session was not read")
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000, check_same_thread=False)
+    db.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    return db
+
+
+def _connect_readonly(path: Path) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
+
+
+def _load(db: sqlite3.Connection, path: Path) -> State:
+    rows = db.execute("SELECT seq, kind, body FROM journal ORDER BY seq").fetchall()
+    state: State | None = None
+    for expected, (seq, kind, body) in enumerate(rows, start=1):
+        if seq != expected:
+            _damaged(path, f"record {expected} of {len(rows)} is missing")
+        try:
+            record = decode(kind, body)
+        except (ValueError, TypeError, KeyError) as error:
+            _damaged(path, f"record {seq} of {len(rows)} cannot be read ({type(error).__name__})")
+        if isinstance(record, Begun) != (state is None):
+            _damaged(path, f"record {seq} of {len(rows)} is out of place")
+        if isinstance(record, Begun):
+            state = State(record)
+        assert state is not None
+        state.add(record)
+    if state is None:
+        _damaged(path, "it has no records")
+    return state
+
+
+def _damaged(path: Path, what: str) -> NoReturn:
+    raise SessionDamaged(
+        f"Session {path.name.removesuffix(SUFFIX)} is damaged: {what}. It was not opened, and nothing was run.",
+        hint=f"The file {path} was left as it is. `endstate sessions export` saves what can be read; "
+        "`endstate run` begins a new session.",
+    )
+
+
+def _refuse_newer(db: sqlite3.Connection, path: Path) -> int:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    if version > FORMAT:
+        raise NewerFormat(
+            f"Session {path.name.removesuffix(SUFFIX)} has state format {version}; this release reads up to {FORMAT}. "
+            "It was not opened, and nothing was changed.",
+            differences=(f"state format: {version} in the session, {FORMAT} here",),
+            hint="Use the release that wrote it, or a newer one.",
+        )
+    if application != APPLICATION_ID or version < 1:
+        _damaged(path, "it is no session of ours (application id or format differs)")
+    return int(version)
+
+
+def migrate(path: Path, migrations: Mapping[int, Callable[[sqlite3.Connection], None]], target_format: int) -> None:
+    """Bring an older format forward, in a copy that replaces the original only when it is whole."""
+    try:
+        with closing(_connect_readonly(path)) as db:
+            version = _refuse_newer(db, path)
+            if version >= target_format:
+                return
+            copy = path.with_name(f".{path.name}.migrating")
+            copy.unlink(missing_ok=True)
+            with closing(_connect(copy)) as target:
+                db.backup(target)
+                for step in range(version, target_format):
+                    target.execute("BEGIN IMMEDIATE")
+                    migrations[step](target)
+                    target.execute(f"PRAGMA user_version={step + 1}")
+                    target.execute("COMMIT")
+                target.execute("PRAGMA journal_mode=delete")
+                _load(target, path)
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        copy.replace(path)
+        _sync_directory(path.parent)
+    except sqlite3.Error as error:
+        _translate(error, path, "The session was not opened")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino)
+
+
+def _changed_at(path: Path) -> float:
+    """When the newest record was written: a WAL takes it before the database does."""
+    times = [p.stat().st_mtime for p in (path, path.with_name(path.name + "-wal")) if p.exists()]
+    return max(times, default=0.0)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _translate(error: sqlite3.Error, path: Path, what: str) -> NoReturn:
+    """SQLite's words, as what did not happen and what to do."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    still = "Everything recorded before is still there; no call was run on a lost record."
+    match code:
+        case sqlite3.SQLITE_FULL:
+            raise DiskFull(
+                f"{what}: disk full. {still}", hint="Free some space, then `endstate run --resume`."
+            ) from error
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            raise StateReadOnly(
+                f"{what}: {path} cannot be written. {still}", hint="Make it writable, then `endstate run --resume`."
+            ) from error
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            raise Locked(
+                f"{what}: another process has held the database {path} for more than {BUSY_TIMEOUT_MS // 1000} s. {still}",
+                hint="Close the program that has it open, then `endstate run --resume`.",
+            ) from error
+        case sqlite3.SQLITE_CONSTRAINT:
+            raise StateReplaced(
+                f"{what}: another process has written to {path}. {still}", hint="Only one run may use a session."
+            ) from error
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR:
+            raise SessionDamaged(
+                f"{what}: {path} is damaged ({error}). The file was left as it is.",
+                hint="`endstate sessions export` saves what can be read; `endstate run` begins a new session.",
+            ) from error
+        case _:
+            raise StateError(
+                f"{what}: {error} ({path}). {still}", hint="Check the disk, then `endstate run --resume`."
+            ) from error
+
+
+def _translate_os(error: OSError, path: Path, what: str) -> NoReturn:
+    if error.errno in (28, 122):
+        raise DiskFull(f"{what}: disk full ({path}).", hint="Free some space and try again.") from error
+    raise StateReadOnly(f"{what}: {path} ({error.strerror}).", hint="The directory must be writable.") from error
