@@ -1,0 +1,271 @@
+"""Running and settling calls: look, decide, record, act, record. One call at a time, in order.
+
+Every call of the session passes through `Calls.settle`, the ones just requested as well as the ones
+that a dead attempt left without an outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from endstate_action.agent.observe import Observer
+from endstate_action.agent.settle import Action, Content, Found, Pending, Settlement, answer, decide
+from endstate_action.agent.tools.base import (
+    CallContext,
+    FileChange,
+    Probed,
+    Tool,
+    ToolError,
+    check_arguments,
+)
+from endstate_action.effects import EffectClass, Probe, content_digest, idempotency_key
+from endstate_action.errors import EndstateError, Interrupted
+from endstate_action.messages import is_blank, scrub
+from endstate_action.state.records import Finished, Observed, Record, Settled, Started, StartEnded, Status
+from endstate_action.state.session import Requested, Session
+from endstate_action.system.files import Workspace
+from endstate_action.system.signals import Interrupts, TimeIsUp
+
+MAX_RESULT_BYTES = 100_000
+"""A result longer than this is kept as head and tail, whatever the tool returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """Event: a call has an outcome. `settled` tells how a resume decided it, where one did."""
+
+    step: int
+    index: int
+    name: str
+    arguments: Mapping[str, object]
+    status: Status
+    elapsed_s: float
+    settled: Settlement | None
+
+
+@dataclass(slots=True)
+class Calls:
+    """Everything that a call needs, for one attempt.
+
+    `guard` confirms that lock and database are still ours; it runs before every start. `time_left_s`
+    tells how long this attempt may still take.
+    """
+
+    session: Session
+    tools: Mapping[str, Tool]
+    workspace: Workspace
+    epoch: int
+    observer: Observer
+    clock: Callable[[], float]
+    time_left_s: Callable[[], float]
+    guard: Callable[[], None] = lambda: None
+    redact: Callable[[str], str] = lambda text: text
+    call_environment: Callable[[str], Mapping[str, str]] = lambda tag: {}
+    emit: Callable[[CallEnded], None] = lambda event: None
+    interrupts: Interrupts = field(default_factory=Interrupts)
+
+    def settle(self) -> None:
+        """Give every pending call an outcome, in the order they were asked for."""
+        for asked in tuple(self.session.state.pending.values()):
+            self.interrupts.check()
+            if self.time_left_s() <= 0:
+                raise TimeIsUp
+            settlement = decide(self._pending(asked), self._look(asked))
+            left_over = self._is_left_over(asked)
+            if left_over:
+                self._record_settlement(asked, settlement)
+            self._apply(asked, settlement, settlement if left_over else None)
+
+    def _apply(self, asked: Requested, settlement: Settlement, settled: Settlement | None) -> None:
+        match settlement.action:
+            case Action.RUN:
+                self._run(asked, settled)
+            case Action.ADOPT:
+                outcome = self._probe(asked).outcome if self._recorded_effect(asked) is EffectClass.KEYED else ""
+                self._finish(asked, "ok", outcome or answer(settlement, asked.call.name), 0.0, settled, wrote=True)
+            case _:
+                self._finish(asked, settlement.status, answer(settlement, asked.call.name), 0.0, settled)
+
+    def _run(self, asked: Requested, settled: Settlement | None) -> None:
+        tool = self.tools[asked.call.name]
+        context = self._context(asked)
+        try:
+            check_arguments(tool.parameters, asked.call.arguments)
+            change = tool.plan(asked.call.arguments, context)
+        except ToolError as error:
+            self._finish(asked, "error", str(error), 0.0, settled)
+            return
+        self.guard()
+        self.interrupts.check()
+        self.session.append(self._started(asked, tool, context, change))
+        began = self.clock()
+        status, text = self._act(asked, tool, context, change)
+        self._finish(asked, status, text, self.clock() - began, settled, wrote=tool.effect is not EffectClass.READS)
+
+    def _act(self, asked: Requested, tool: Tool, context: CallContext, change: FileChange | None) -> tuple[Status, str]:
+        try:
+            with self.interrupts.allowed():
+                return "ok", tool.run(asked.call.arguments, context, change)
+        except ToolError as error:
+            return "error", str(error)
+        except (Interrupted, TimeIsUp) as error:
+            cause = "max-minutes" if isinstance(error, TimeIsUp) else str(error)
+            self.session.append(StartEnded(asked.step, asked.index, self.epoch, cause))
+            raise
+        except EndstateError:
+            raise
+        except Exception as error:  # a defect in a tool is an outcome of its call, not the end of the run
+            return "error", f"The tool {tool.name} failed: {type(error).__name__}: {error}"
+
+    def _started(self, asked: Requested, tool: Tool, context: CallContext, change: FileChange | None) -> Started:
+        path, before, after = (change.path, change.before, change.after) if change else (None, None, None)
+        return Started(
+            asked.step,
+            asked.index,
+            asked.call.id,
+            tool.effect,
+            self.epoch,
+            self.clock(),
+            context.tag,
+            path,
+            before,
+            after,
+        )
+
+    def _finish(
+        self,
+        asked: Requested,
+        status: Status,
+        text: str,
+        elapsed_s: float,
+        settled: Settlement | None,
+        *,
+        wrote: bool = False,
+    ) -> None:
+        content = bounded(self.redact(scrub(text)))
+        if is_blank(content):
+            content = "(no output)"
+        outcome = Finished(
+            asked.step, asked.index, asked.call.id, status, content, self.epoch, self.clock(), round(elapsed_s, 3)
+        )
+        records: list[Record] = [outcome]
+        if wrote:
+            records += self._observed(asked.step)
+        self.session.append(*records)
+        self.emit(
+            CallEnded(
+                asked.step, asked.index, asked.call.name, asked.call.arguments, status, round(elapsed_s, 3), settled
+            )
+        )
+
+    def _observed(self, step: int) -> Sequence[Observed]:
+        seen, last = self.observer.now(), self.session.state.observed
+        if last is not None and (seen.tree_hash, seen.head) == (last.tree_hash, last.head):
+            return ()
+        return (Observed(step, seen.tree_hash, seen.head, self.clock()),)
+
+    def _record_settlement(self, asked: Requested, settlement: Settlement) -> None:
+        effect = self._recorded_effect(asked)
+        key = ("settled", asked.step, asked.index, self.epoch)
+        if key not in self.session.state.by_key:
+            self.session.append(
+                Settled(
+                    asked.step,
+                    asked.index,
+                    asked.call.id,
+                    self.epoch,
+                    str(settlement.action),
+                    settlement.reason,
+                    effect,
+                    self.clock(),
+                )
+            )
+
+    def _pending(self, asked: Requested) -> Pending:
+        state = self.session.state
+        starts = state.started.get(asked.place, [])
+        return Pending(
+            asked.call.name, asked.denied, asked.cut, starts[-1] if starts else None, state.counted_starts(asked.place)
+        )
+
+    def _look(self, asked: Requested) -> Found:
+        """Look at the world for this call; nothing is changed."""
+        state = self.session.state
+        tool = self.tools.get(asked.call.name)
+        effect = self._recorded_effect(asked)
+        return Found(
+            missing=None
+            if tool
+            else f"there is no tool {asked.call.name[:80]!r} here; there are {', '.join(self.tools)}",
+            effect=tool.effect if tool else None,
+            is_first_attempt=self.epoch == 1,
+            content=self._content(asked) if effect is EffectClass.IDEMPOTENT else None,
+            probe=self._probe(asked).probe if tool and effect is EffectClass.KEYED and self.epoch > 1 else None,
+            blocked_by=self._blocked_by(asked),
+            is_buried=asked.step < state.steps,
+        )
+
+    def _content(self, asked: Requested) -> Content | None:
+        starts = self.session.state.started.get(asked.place)
+        if not starts or starts[-1].path is None:
+            return None
+        started, now = starts[-1], self.workspace.digest_or_none(starts[-1].path or "")
+        # After before before: a call that changes nothing has been applied either way.
+        if now == started.after:
+            return Content.AFTER
+        return Content.BEFORE if now == started.before else Content.OTHER
+
+    def _probe(self, asked: Requested) -> Probed:
+        tool = self.tools[asked.call.name]
+        try:
+            check_arguments(tool.parameters, asked.call.arguments)
+        except ToolError:
+            return Probed(Probe.ABSENT)  # what cannot be started was never applied
+        try:
+            return tool.probe(asked.call.arguments, self._context(asked))
+        except ToolError:
+            return Probed(Probe.UNKNOWN)
+
+    def _blocked_by(self, asked: Requested) -> str | None:
+        """The call of the same batch that was refused, in this attempt or an earlier one."""
+        state = self.session.state
+        for index in range(asked.index):
+            outcome = state.finished.get((asked.step, index))
+            if outcome is not None and outcome.status == "refused":
+                return f"call {index + 1} ({state.requested[asked.step, index].call.name[:80]})"
+        return None
+
+    def _recorded_effect(self, asked: Requested) -> EffectClass | None:
+        starts = self.session.state.started.get(asked.place)
+        if starts:
+            return starts[-1].effect
+        tool = self.tools.get(asked.call.name)
+        return tool.effect if tool else None
+
+    def _is_left_over(self, asked: Requested) -> bool:
+        """Whether an earlier attempt asked for this call, so that its outcome has to be settled."""
+        return self.session.state.replies[asked.step - 1].epoch < self.epoch
+
+    def _context(self, asked: Requested) -> CallContext:
+        starts = self.session.state.started.get(asked.place)
+        tag = f"{self.session.id}/{self.epoch}/{asked.step}.{asked.index}"
+        return CallContext(
+            self.workspace,
+            idempotency_key(self.session.id, asked.step, asked.index),
+            content_digest(asked.call.name, asked.call.arguments),
+            starts[0].at if starts else self.clock(),
+            tag,
+            self.call_environment(tag),
+            self.time_left_s(),
+        )
+
+
+def bounded(text: str) -> str:
+    """At most `MAX_RESULT_BYTES` of UTF-8: head and tail, with what was left out between them."""
+    data = text.encode()
+    if len(data) <= MAX_RESULT_BYTES:
+        return text
+    half = MAX_RESULT_BYTES // 2
+    head, tail = data[:half].decode(errors="ignore"), data[-half:].decode(errors="ignore")
+    return f"{head}\n[… {len(data) - 2 * half} bytes left out …]\n{tail}"

@@ -1,0 +1,241 @@
+"""What the model sees: a view of the journal, well-formed at every request.
+
+`history` is a function of the records alone, so a resumed run sends what the killed one would have
+sent. Compaction cuts between steps only and is itself a record. `check_history` looks at the whole
+of it before each request: a provider that accepts a damaged history today refuses it tomorrow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from endstate_action.effects import canonical
+from endstate_action.errors import EndstateError
+from endstate_action.messages import Block, Message, ToolResult, is_blank, scrub, scrub_json, text_block
+from endstate_action.state.records import Compacted, Finished, Replied
+from endstate_action.state.session import State
+
+DEFAULT_MAX_TOKENS = 200_000
+DEFAULT_MAX_BYTES = 30_000_000
+TARGET_AFTER_COMPACTION = 0.6
+TOKENS_PER_BYTE = (0.2, 0.3, 0.6)
+"""Lowest, assumed and highest believable ratio; the last reply's own count decides between them."""
+SUMMARY_BYTES = 20_000
+
+_VERBATIM = frozenset({"thinking", "redacted_thinking"})
+
+
+class MalformedHistory(EndstateError):
+    """A history that a provider would refuse; our bug, found before it was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Room for one request, in tokens (with the reply's reserve) and in bytes."""
+
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    max_bytes: int = DEFAULT_MAX_BYTES
+
+
+def history(state: State) -> tuple[Message, ...]:
+    """The messages to send: every call answered, results first, no blank block, roles alternating.
+
+    Raises:
+        MalformedHistory: a call has no outcome; settle first.
+    """
+    if state.pending:
+        raise MalformedHistory(f"{len(state.pending)} calls have no outcome; nothing was sent.")
+    messages: list[Message] = []
+    waiting: list[Block] = []
+    wire = _WireIds()
+    through = state.compacted.through_step if state.compacted else 0
+    if state.compacted:
+        waiting += [text_block(scrub(t.text)) for t in state.told if t.kind == "prompt" and t.after_step < through]
+        waiting.append(text_block(scrub(state.compacted.summary)))
+    for step in range(through, state.steps + 1):
+        told = [text_block(scrub(t.text)) for t in state.told if t.after_step == step and not is_blank(t.text)]
+        if step > through:
+            waiting += _results(state, step, wire)
+            waiting += told or _nudge(state.replies[step - 1])
+        else:
+            waiting += told
+        sent = _sendable(state.replies[step], wire) if step < state.steps else ()
+        if sent:
+            messages += [Message("user", tuple(waiting)), Message("assistant", sent)]
+            waiting = []
+    return (*messages, Message("user", tuple(waiting)))
+
+
+def _results(state: State, step: int, wire: _WireIds) -> Iterator[Block]:
+    for index, block in enumerate(b for b in state.replies[step - 1].blocks if b.get("type") == "tool_use"):
+        outcome = state.finished[step, index]
+        result = ToolResult(wire.of(step, index, str(block.get("id", ""))), scrub(outcome.content), _is_error(outcome))
+        yield result.block()
+
+
+def _is_error(outcome: Finished) -> bool:
+    return outcome.status != "ok"
+
+
+def _sendable(reply: Replied, wire: _WireIds) -> tuple[Block, ...]:
+    """A reply's blocks as they may be sent back; none where the reply must not be."""
+    if reply.stop_reason == "refusal" and not any(b.get("type") == "tool_use" for b in reply.blocks):
+        return ()
+    blocks: list[Block] = []
+    index = 0
+    for block in reply.blocks:
+        match block.get("type"):
+            case "tool_use":
+                blocks.append(_call_block(block, wire.of(reply.step, index, str(block.get("id", "")))))
+                index += 1
+            case "text":
+                if not is_blank(str(block.get("text", ""))):
+                    blocks.append(scrub_json(dict(block)))
+            case kind if kind in _VERBATIM:
+                blocks.append(block)
+            case _:
+                blocks.append(scrub_json(dict(block)))
+    # Thinking alone is no turn: a provider refuses a message that says nothing.
+    return tuple(blocks) if any(b.get("type") not in _VERBATIM for b in blocks) else ()
+
+
+def _call_block(block: Block, wire_id: str) -> Block:
+    arguments = block.get("input")
+    sent: dict[str, Any] = scrub_json(dict(block)) | {"id": wire_id}
+    return sent if isinstance(arguments, dict) else sent | {"input": {}}
+
+
+class _WireIds:
+    """Call ids as sent: a provider that repeats an id in a later turn must not see two calls of one name."""
+
+    def __init__(self) -> None:
+        self._given: dict[tuple[int, int], str] = {}
+        self._taken: set[str] = set()
+
+    def of(self, step: int, index: int, original: str) -> str:
+        known = self._given.get((step, index))
+        if known is not None:
+            return known
+        plain = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in original)
+        chosen = plain if plain and plain not in self._taken else f"{plain or 'call'}_{step}_{index}"
+        while chosen in self._taken:
+            chosen += "_"
+        self._taken.add(chosen)
+        self._given[step, index] = chosen
+        return chosen
+
+
+def _nudge(reply: Replied) -> list[Block]:
+    """What to say when a reply neither asked for anything nor ended the task."""
+    if any(b.get("type") == "tool_use" for b in reply.blocks):
+        return []
+    match reply.stop_reason:
+        case "refusal":
+            return []
+        case "max_tokens" | "model_context_window_exceeded":
+            text = "Your reply was cut off by the output limit. Go on where it stopped, in smaller pieces."
+        case "tool_use":
+            text = "You announced a tool call but there was none. Call a tool, or give your final answer."
+        case "pause_turn":
+            text = "Go on."
+        case _:
+            text = "There was no visible answer. Give your final answer in text, or call a tool."
+    return [text_block(text)]
+
+
+def check_history(messages: tuple[Message, ...]) -> None:
+    """Check the whole history as strictly as a provider does.
+
+    Raises:
+        MalformedHistory: naming the first message that a provider would refuse.
+    """
+    asked: list[str] = []
+    seen: set[str] = set()
+    for number, message in enumerate(messages):
+        wanted = "user" if number % 2 == 0 else "assistant"
+        if message.role != wanted:
+            raise MalformedHistory(f"Message {number} has role {message.role}, not {wanted}; nothing was sent.")
+        if not message.blocks or any(_is_blank_block(b) for b in message.blocks):
+            raise MalformedHistory(f"Message {number} is empty or has an empty block; nothing was sent.")
+        answered = [b["tool_use_id"] for b in message.blocks if b.get("type") == "tool_result"]
+        leading = [b.get("tool_use_id") for b in message.blocks[: len(answered)]]
+        if answered != leading or sorted(answered) != sorted(asked):
+            raise MalformedHistory(f"Message {number} does not answer each call before it once; nothing was sent.")
+        asked = [str(b["id"]) for b in message.blocks if b.get("type") == "tool_use"]
+        if len(set(asked)) != len(asked) or seen & set(asked):
+            raise MalformedHistory(f"Message {number} repeats a call id; nothing was sent.")
+        seen |= set(asked)
+    if not messages or messages[-1].role != "user":
+        raise MalformedHistory("The history does not end with something to answer; nothing was sent.")
+
+
+def _is_blank_block(block: Block) -> bool:
+    return block.get("type") == "text" and is_blank(str(block.get("text", "")))
+
+
+def size_bytes(messages: tuple[Message, ...], system: str, tools: tuple[Mapping[str, Any], ...]) -> int:
+    """Bytes of the request's body, near enough."""
+    body = [[m.role, list(m.blocks)] for m in messages]
+    return len(json.dumps([body, system, list(tools)], default=dict, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def tokens_per_byte(state: State, last_request_bytes: int | None) -> float:
+    """Calibrated on the last reply's own count where that is known and believable."""
+    low, assumed, high = TOKENS_PER_BYTE
+    if not last_request_bytes or not state.replies:
+        return assumed
+    counted = state.replies[-1].usage.context_tokens
+    return min(high, max(low, counted / last_request_bytes)) if counted else assumed
+
+
+def compaction(state: State, target_bytes: float, overhead_bytes: int) -> Compacted | None:
+    """The smallest cut that brings the history under `target_bytes`, or None where no cut is left to make."""
+    done = state.compacted.through_step if state.compacted else 0
+    sizes = [_step_bytes(state, step) for step in range(1, state.steps + 1)]
+    prompts = sum(len(t.text.encode("utf-8", "replace")) for t in state.told)
+    for through in range(done + 1, state.steps + 1):
+        left = sum(sizes[through:]) + prompts + overhead_bytes + SUMMARY_BYTES
+        if left <= target_bytes or through == state.steps:
+            return Compacted(through, summarise(state, through))
+    return None
+
+
+def _step_bytes(state: State, step: int) -> int:
+    reply = state.replies[step - 1]
+    said = len(canonical([dict(b) for b in reply.blocks]))
+    results = (f.content for (s, _), f in state.finished.items() if s == step)
+    return said + sum(len(r.encode("utf-8", "replace")) + 100 for r in results)
+
+
+def summarise(state: State, through: int) -> str:
+    """Steps 1 to `through` in a few lines each, made here: compaction must not depend on any provider."""
+    lines: list[str] = []
+    for reply in state.replies[:through]:
+        said = reply.message.text
+        if said:
+            lines.append(f"step {reply.step}: you said: {_short(said, 300)}")
+        for index, call in enumerate(reply.message.tool_calls):
+            outcome = state.finished[reply.step, index]
+            shown = _short(json.dumps(dict(call.arguments), ensure_ascii=True), 160)
+            lines.append(f"step {reply.step}: {call.name} {shown} -> {outcome.status}: {_short(outcome.content, 120)}")
+    kept: list[str] = []
+    room = SUMMARY_BYTES - 400
+    for line in reversed(lines):
+        room -= len(line.encode("utf-8", "replace")) + 1
+        if room < 0:
+            kept.append("(earlier lines left out)")
+            break
+        kept.append(line)
+    body = "\n".join(reversed(kept))
+    return (
+        f"[Steps 1 to {through} of this session were left out here to save room. What they did, in short; "
+        f"read files again where you need their content:]\n{body}"
+    )
+
+
+def _short(text: str, limit: int) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
