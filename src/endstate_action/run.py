@@ -1,0 +1,395 @@
+"""One run, as a story: lock → open or begin the session → compare → settle → drive → report.
+
+Nothing here prints and nothing reads the process environment: what the run may know comes in, what
+it says goes out as values.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from endstate_action import __version__
+from endstate_action.agent.context import Budget
+from endstate_action.agent.loop import DEFAULT_SYSTEM, AgentLoop, Event, RunResult, Setup
+from endstate_action.agent.observe import Observer, changed_since, keep_baseline
+from endstate_action.agent.policy import Policy
+from endstate_action.agent.providers.base import Provider
+from endstate_action.agent.providers.prices import DEFAULT_MODEL, cost_usd, price_of
+from endstate_action.agent.providers.scripted import ScriptedProvider
+from endstate_action.agent.tools.base import Tool
+from endstate_action.agent.tools.commit import GitCommit
+from endstate_action.agent.tools.edit import Edit, Write
+from endstate_action.agent.tools.read import Glob, Grep, Read
+from endstate_action.agent.tools.shell import Bash
+from endstate_action.config import Config, Settings, find_config, find_instructions
+from endstate_action.errors import InputError, Mismatch, OutcomeUnknown, StateError, UnknownSession
+from endstate_action.messages import Usage
+from endstate_action.state.directory import StateDirectory, locate
+from endstate_action.state.lock import DEFAULT_TIMEOUT_S, StateLock
+from endstate_action.state.session import Session, SessionStore, State
+from endstate_action.system import git
+from endstate_action.system.files import Workspace
+from endstate_action.system.proctable import end_tagged, identity
+from endstate_action.system.redaction import Secrets
+from endstate_action.system.secrets import call_environment, split_environment
+from endstate_action.system.signals import Interrupts
+
+SCRIPTED_MODEL = "scripted"
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What a run is given from outside, so that a test can give it something else."""
+
+    environ: Mapping[str, str]
+    """The environment as it was when the command began; nothing of it reaches a tool but by the allow-list."""
+    provider: Callable[[str, Settings], Provider]
+    """From a provider's name to the provider; raises `InputError` where something that it needs is missing."""
+    emit: Callable[[Event], None] = lambda event: None
+    notice: Callable[[str], None] = lambda text: None
+    """Told, in a sentence, what a person should know before the first model call."""
+    clock: Callable[[], float] = time.time
+    tools: Callable[[list[Tool]], list[Tool]] = lambda tools: tools
+    """Changes the tools before they are offered; for tests that kill inside one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which session: an id or its prefix, or none for the one that a resume would take."""
+
+    session: str | None = None
+    lock_timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run leaves to say. `outputs` bears the names of the action's outputs."""
+
+    result: RunResult
+    outputs: Mapping[str, Any]
+
+
+def run(settings: Settings, choice: Choice, ports: Ports) -> Report:
+    """Begin a session, or go on with one, until its task ends or something stops it.
+
+    Raises:
+        EndstateError: with the exit code that tells what stopped it; everything recorded stays.
+    """
+    workspace = _workspace(settings)
+    state = locate(workspace, settings.state_dir)
+    repository = git.discover(workspace, ports.environ, state.tmp)
+    _refuse_foreign_state(state, repository, workspace)
+    store = SessionStore(state.sessions)
+    if settings.resume and not state.sessions.is_dir():
+        raise UnknownSession(
+            f"There is no session in {state.path}; nothing was run.", hint="`endstate run PROMPT` begins one."
+        )
+    state.claim()
+    with _locked(state, choice, ports) as lock:
+        _clear(state.tmp)
+        story = _Story(settings, ports, workspace, state, store, repository, lock)
+        return story.resume(choice.session) if settings.resume else story.begin()
+
+
+@dataclass(frozen=True, slots=True)
+class _Story:
+    settings: Settings
+    ports: Ports
+    workspace: Path
+    state: StateDirectory
+    store: SessionStore
+    repository: git.Repository | None
+    lock: StateLock
+
+    def begin(self) -> Report:
+        """A new session; one that is unfinished is mentioned, and left as it is."""
+        if self.settings.prompt is None:
+            raise InputError("There is no prompt, so nothing was started.", hint="Give one, or use --resume.")
+        waiting = [s.id for s in self.store.all() if s.state is not None and s.state.prompts and not s.is_finished]
+        config, system = self._configured()
+        provider = self.ports.provider(self.settings.provider, self.settings)
+        model = self.settings.model or (SCRIPTED_MODEL if self.settings.provider == "scripted" else DEFAULT_MODEL)
+        self._check_price(model, config)
+        if waiting:
+            self.ports.notice(
+                f"Unfinished here: {', '.join(waiting)}. A new session begins; "
+                f"`endstate run --resume --session {waiting[0]}` goes on with that one."
+            )
+        with self.store.create(self._bound()) as session:
+            setup = Setup(model, system, config.to_json(), _budget(config))
+            return self._drive(session, provider, config, setup)
+
+    def resume(self, wanted: str | None) -> Report:
+        """The session that was asked for, else the unfinished one with the newest record, else the newest."""
+        name = self.store.find(wanted) if wanted is not None else self._newest()
+        with self.store.open(name) as session:
+            frozen = session.state.frozen
+            self._refuse_elsewhere(session.state)
+            config = Config.from_json(frozen.config) if frozen else self._configured()[0]
+            try:
+                provider = self.ports.provider(self._provider_of(session.state), self.settings)
+                model = self.settings.model
+                if frozen is None:
+                    model = model or DEFAULT_MODEL
+                self._check_price(model or _model_of(session.state), config)
+                setup = Setup(
+                    model,
+                    frozen.system if frozen else self._configured()[1],
+                    config.to_json(),
+                    _budget(config),
+                    on_mismatch="continue" if self.settings.on_mismatch == "continue" else "refuse",
+                )
+                return self._drive(session, provider, config, setup)
+            except Mismatch:
+                if self.settings.on_mismatch != "restart":
+                    raise
+                prompts = [p.text for p in session.state.prompts if p.task == session.state.task]
+        self.ports.notice(f"Session {name} does not match what is here today; a new one begins, as asked.")
+        prompt = self.settings.prompt or "\n\n".join(prompts)
+        return replace(self, settings=replace(self.settings, prompt=prompt, resume=False)).begin()
+
+    def _drive(self, session: Session, provider: Provider, config: Config, setup: Setup) -> Report:
+        self.lock.name(session.id)
+        secrets = Secrets(split_environment(self.ports.environ)[1])
+        observer = Observer(
+            self.workspace,
+            (".git", self.settings.state_dir),
+            cache=self.state.cache,
+            head=self._head,
+        )
+        if not session.state.attempts or (session.state.is_finished and self.settings.prompt is not None):
+            keep_baseline(self.state.baseline(session.id), observer.now())
+        interrupts = Interrupts()
+        loop = AgentLoop(
+            session,
+            provider,
+            self._tools(session.state, config),
+            workspace=Workspace(self.workspace, hidden=(self.settings.state_dir,), staging=self.state.tmp),
+            setup=setup,
+            policy=Policy.from_config(config),
+            limits=self.settings.limits,
+            price=lambda model, usage: _price(model, usage, config, provider.name),
+            observer=observer,
+            guard=self.lock.check,
+            redact=secrets.redact,
+            call_environment=lambda tag: call_environment(self.ports.environ, extra_names=config.env, tag=tag),
+            leftovers=lambda: _end_leftovers(session.id),
+            emit=self.ports.emit,
+            interrupts=interrupts,
+            clock=self.ports.clock,
+            version=__version__,
+            process=identity(),
+        )
+        with interrupts.caught(self.settings.limits.max_minutes * 60):
+            if self.settings.prompt is not None:
+                result = loop.run(self.settings.prompt)
+            else:
+                result = loop.resume()
+        return Report(
+            result, outputs(session.state, result, changed_since(self.state.baseline(session.id), observer.now()))
+        )
+
+    # What a new session is made of
+
+    def _configured(self) -> tuple[Config, str]:
+        config = find_config(self.settings.config_file, self._read)
+        chosen = self.settings.instructions or config.instructions or "auto"
+        instructions = find_instructions(chosen, self._read)
+        system = DEFAULT_SYSTEM
+        if instructions is not None:
+            system += f"\n\nInstructions of this repository, from {instructions.origin}:\n\n{instructions.text}"
+        return config, system
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return (self.workspace / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise InputError(
+                f"{name} cannot be read ({error.strerror}); nothing was run.", hint="Correct the name."
+            ) from error
+
+    def _bound(self) -> dict[str, Any]:
+        """What the session belongs to: the kind of workspace and the commit its task began on."""
+        if self.repository is None:
+            return {"workspace": "directory"}
+        base = self.repository.head().commit
+        return {
+            "workspace": "git",
+            "base": base,
+            "base-tree": self.repository.tree_of(base) if base else None,
+            "trust": self.repository.trust(),
+            "dirty": self.repository.changes(base),
+        }
+
+    def _refuse_elsewhere(self, state: State) -> None:
+        kind = "git" if self.repository else "directory"
+        bound = state.begun.bound.get("workspace", kind)
+        if bound != kind:
+            words = {"git": "a git checkout", "directory": "a plain directory"}
+            raise Mismatch(
+                f"Session {state.begun.session} belongs to {words[bound]}; this is {words[kind]}. Nothing was run.",
+                differences=(f"workspace: {words[bound]} in the session, {words[kind]} now",),
+                hint="Resume it where it was begun, with git installed if it is a git checkout.",
+            )
+
+    def _tools(self, state: State, config: Config) -> list[Tool]:
+        made: dict[str, Tool] = {t.name: t for t in (Read(), Write(), Edit(), Glob(), Grep(), Bash())}
+        bound = state.begun.bound
+        if self.repository is not None:
+            made["git_commit"] = GitCommit(
+                self.repository, bound.get("trust", ""), bound.get("base"), bound.get("dirty", {})
+            )
+        return self.ports.tools([made[name] for name in config.tools if name in made])
+
+    def _head(self) -> str | None:
+        return self.repository.head().commit if self.repository else None
+
+    def _newest(self) -> str:
+        readable = [s for s in self.store.all() if s.state is not None and s.state.prompts]
+        unfinished = [s for s in readable if not s.is_finished]
+        if not readable:
+            raise UnknownSession(
+                f"There is no session to resume in {self.state.path}; nothing was run.",
+                hint="`endstate run PROMPT` begins one; `endstate sessions list` shows damaged ones too.",
+            )
+        if len(unfinished) > 1:
+            others = ", ".join(s.id for s in unfinished[1:])
+            self.ports.notice(
+                f"Resuming {unfinished[0].id}, the unfinished session with the newest record. Also unfinished: {others}."
+            )
+        return (unfinished or readable)[0].id
+
+    def _provider_of(self, state: State) -> str:
+        return state.attempts[-1].provider if state.attempts else self.settings.provider
+
+    def _check_price(self, model: str, config: Config) -> None:
+        limits = self.settings.limits
+        if self.settings.provider == "scripted" or price_of(model, _overrides(config)) is not None:
+            return
+        if limits.cost_is_set_by_user:
+            raise InputError(
+                f"max-cost-usd is set, but the price of {model!r} is unknown, so it could not be kept. Nothing was run.",
+                hint="Leave max-cost-usd out, or choose a model with a known price.",
+            )
+        self.ports.notice(
+            f"The price of {model!r} is unknown: cost is shown as unknown, and only steps and time are bounded."
+        )
+
+
+def outputs(state: State, result: RunResult, changed: list[str] | None) -> dict[str, Any]:
+    """The outputs of a run by the names of the action; None where this run cannot have one."""
+    bound = state.begun.bound
+    commits = [f.content for f in state.finished.values() if f.status == "ok" and f.content.startswith("Committed ")]
+    return {
+        "conclusion": result.conclusion,
+        "reason": result.reason,
+        "session-id": result.session,
+        "attempt": result.attempt,
+        "resumed": result.attempt > 1,
+        "restored-from": None,
+        "durability": "local",
+        "sandbox": "none",
+        "base-tree": bound.get("base-tree"),
+        "restored-tree-hash": None,
+        "tree-hash": result.tree_hash(),
+        "published-tree-hash": None,
+        "git-tree": None,
+        "final-message": result.final_message,
+        "evidence-file": None,
+        "patch-file": None,
+        "changed-files": changed,
+        "commit-sha": commits[-1].split()[1] if commits else None,
+        "branch": None,
+        "comment-url": None,
+        "steps": result.steps,
+        "input-tokens": result.usage.context_tokens,
+        "output-tokens": result.usage.output_tokens,
+        "cost-usd": None if result.cost_usd is None else str(result.cost_usd),
+        "settlements": [
+            {"step": s.step, "call": s.index + 1, "attempt": s.epoch, "action": s.action, "reason": s.reason}
+            for s in result.settlements
+        ],
+        "refused-calls": result.refused_calls,
+    }
+
+
+def _workspace(settings: Settings) -> Path:
+    path = Path(settings.working_directory)
+    if not path.is_dir():
+        raise InputError(
+            f"working-directory {settings.working_directory!r} is not a directory; nothing was run.",
+            hint="Name an existing directory.",
+        )
+    return path.resolve()
+
+
+def _refuse_foreign_state(state: StateDirectory, repository: git.Repository | None, workspace: Path) -> None:
+    state.confirm()
+    name = state.path.relative_to(workspace).as_posix()
+    if repository is not None and repository.is_tracked(name):
+        raise StateError(
+            f"The repository tracks files in {name}, so a session there could be forged. Nothing was run.",
+            hint=f"`git rm -r --cached {name}` and commit, or name another place with --state-dir.",
+        )
+
+
+@contextmanager
+def _locked(state: StateDirectory, choice: Choice, ports: Ports) -> Iterator[StateLock]:
+    lock = StateLock(
+        state.lock,
+        identity(),
+        timeout_s=choice.lock_timeout_s,
+        on_wait=lambda holder: ports.notice(f"Waiting for {holder}, which holds {state.path}."),
+    )
+    with lock:
+        yield lock
+
+
+def _clear(tmp: Path) -> None:
+    """Under the lock, whatever lies in the temporary directory was left by a process that is gone."""
+    for entry in os.scandir(tmp):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            Path(entry.path).unlink(missing_ok=True)
+
+
+def _end_leftovers(session: str) -> None:
+    _, survivors = end_tagged(f"{session}/")
+    if survivors:
+        pids = ", ".join(str(p.pid) for p in survivors)
+        raise OutcomeUnknown(
+            f"Processes of an earlier attempt are still running and could not be ended: {pids}. Nothing was run.",
+            hint="End them (they may still write to the workspace), then `endstate run --resume`.",
+        )
+
+
+def _overrides(config: Config) -> Mapping[str, Mapping[str, float]]:
+    prices: Mapping[str, Mapping[str, float]] = config.to_json().get("prices", {})
+    return prices
+
+
+def _price(model: str, usage: Usage, config: Config, provider: str) -> Decimal | None:
+    known = cost_usd(usage, price_of(model, _overrides(config)))
+    # Nobody is paid for a script; a price that its model has is still counted, so that budgets can be tried out.
+    return Decimal(0) if known is None and provider == ScriptedProvider.name else known
+
+
+def _budget(config: Config) -> Budget:
+    return Budget(config.context.max_tokens, config.context.max_bytes)
+
+
+def _model_of(state: State) -> str:
+    if state.attempts:
+        return state.attempts[-1].model
+    return state.frozen.model if state.frozen else DEFAULT_MODEL
