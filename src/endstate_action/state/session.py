@@ -212,6 +212,8 @@ class Session:
     def append(self, *records: Record | Message) -> None:
         """Record durably, then remember: all of `records` or none. There is no unrecorded state.
 
+        Each of `records` must follow from what is recorded already, not from another of them.
+
         A `Message` is accepted for what it says: a user's as a prompt, an assistant's as the next step's
         reply. Appending what is already there, with the same content, changes nothing.
 
@@ -224,7 +226,7 @@ class Session:
         for record in map(self._as_record, records):
             known = self._state.by_key.get((record.kind, *record.key()))
             if known is None:
-                self._refuse_disorder(record, fresh)
+                self._refuse_disorder(record)
                 fresh.append(record)
             elif encode(known) != encode(record):
                 raise RecordConflict(
@@ -280,12 +282,12 @@ class Session:
         stop = "tool_use" if given.tool_calls else "end_turn"
         return Replied(step, f"step-{step}", "", given.blocks, stop, Usage(), None, now, self._state.epoch)
 
-    def _refuse_disorder(self, record: Record, before: list[Record]) -> None:
+    def _refuse_disorder(self, record: Record) -> None:
         state = self._state
         match record:
             case Prompt() | Replied() if state.pending:
                 wrong = f"{len(state.pending)} calls are still unanswered"
-            case Replied() if record.step != state.steps + 1 + sum(isinstance(r, Replied) for r in before):
+            case Replied() if record.step != state.steps + 1:
                 wrong = f"step {record.step} does not follow step {state.steps}"
             case Started() | Settled() if (record.step, record.index) not in state.pending:
                 wrong = "there is no such unanswered call"

@@ -1,0 +1,463 @@
+"""A session: what was appended is there after anything, and nothing else is."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from endstate_action.effects import EffectClass
+from endstate_action.errors import (
+    DiskFull,
+    InputError,
+    Locked,
+    NewerFormat,
+    RecordConflict,
+    SessionDamaged,
+    StateError,
+    StateReadOnly,
+    StateReplaced,
+    UnknownSession,
+)
+from endstate_action.messages import Message, ToolCall, Usage
+from endstate_action.state.records import (
+    Attempt,
+    Ended,
+    Finished,
+    Note,
+    Prompt,
+    Replied,
+    Started,
+    StartEnded,
+    decode,
+    encode,
+)
+from endstate_action.state.session import FORMAT, Session, SessionStore, migrate
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SessionStore:
+    return SessionStore(tmp_path / "sessions", filesystem="ext4")
+
+
+@pytest.fixture
+def session(store: SessionStore) -> Iterator[Session]:
+    with store.create() as opened:
+        yield opened
+
+
+def an_attempt(epoch: int = 1) -> Attempt:
+    return Attempt(epoch, 1.0, "0", {}, {}, "wal", "fake", "m")
+
+
+def a_reply(step: int = 1, *names: str, epoch: int = 1, text: str = "") -> Replied:
+    calls = [ToolCall(f"c{i}", name, {}) for i, name in enumerate(names)]
+    return Replied(step, f"m{step}", "m", Message.assistant(text, *calls).blocks, "tool_use", Usage(), None, 1.0, epoch)
+
+
+def finished(step: int, index: int, content: str = "ok") -> Finished:
+    return Finished(step, index, f"c{index}", "ok", content, 1, 1.0)
+
+
+def started(step: int, index: int, epoch: int = 1) -> Started:
+    return Started(step, index, f"c{index}", EffectClass.READS, epoch, 1.0, "t")
+
+
+def file_of(store: SessionStore) -> Path:
+    (path,) = store.directory.glob("*.db")
+    return path
+
+
+def change(store: SessionStore, sql: str, *values: object) -> None:
+    with closing(sqlite3.connect(file_of(store))) as db, db:
+        db.execute(sql, values)
+
+
+def test_what_was_appended_is_read_back_by_another_process(store: SessionStore, session: Session) -> None:
+    session.append(an_attempt(), Prompt("p", "tâche \N{SNOWMAN}", 1, 0, 1.0))
+    session.append(a_reply(1, "read", "write"))
+    session.append(started(1, 0), finished(1, 0, "x\0y"))
+
+    code = (
+        "import sys; from pathlib import Path; from endstate_action import SessionStore\n"
+        "s = SessionStore(Path(sys.argv[1])).read(sys.argv[2])\n"
+        "print(s.records, ascii(s.prompts[0].text), s.finished[1, 0].content == 'x\\0y', list(s.pending))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(store.directory), session.id], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.split(" ", 1) == ["6", "'t\\xe2che \\u2603' True [(1, 1)]\n"]
+
+
+def test_every_kind_of_record_survives_its_row() -> None:
+    for record in (
+        an_attempt(),
+        a_reply(2, "bash"),
+        Replied(3, "m", "m", (), "end_turn", Usage(1, 2, 3, 4), "0.5", 1.0, 2, True, {0: "no", 3: "never"}),
+        started(1, 0),
+        StartEnded(1, 0, 1, "SIGTERM"),
+        finished(1, 0),
+        Note("n", "text", 1),
+        Ended(1, 1, "stopped", "max-steps", 2.0, "et1:00"),
+    ):
+        assert decode(record.kind, encode(record)) == record
+
+
+def test_appending_the_same_record_twice_changes_nothing(session: Session) -> None:
+    session.append(an_attempt(), Prompt("p", "x", 1, 0, 1.0))
+    before = session.state.records
+
+    session.append(Prompt("p", "x", 1, 0, 1.0))
+
+    assert session.state.records == before
+    assert len(session.state.prompts) == 1
+
+
+def test_a_key_is_never_overwritten_with_other_content(session: Session) -> None:
+    session.append(an_attempt(), a_reply(1, "read"))
+    session.append(finished(1, 0, "first"))
+
+    with pytest.raises(RecordConflict, match="was not overwritten"):
+        session.append(finished(1, 0, "second"))
+
+    assert session.state.finished[1, 0].content == "first"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Prompt("p", "too early", 1, 1, 1.0),
+        a_reply(2),
+        a_reply(3),
+        started(1, 2),
+        finished(1, 2),
+        Finished(1, 1, "another id", "ok", "", 1, 1.0),
+    ],
+    ids=["a prompt before settling", "a reply before settling", "a gap", "no such call", "no such call 2", "wrong id"],
+)
+def test_records_out_of_order_are_refused_and_not_written(session: Session, record: Prompt) -> None:
+    session.append(an_attempt(), a_reply(1, "read", "write"))
+    session.append(finished(1, 0))
+    before = session.state.records
+
+    with pytest.raises(RecordConflict):
+        session.append(record)
+
+    assert session.state.records == before
+    session.append(finished(1, 1))
+
+
+def test_several_records_are_written_together_or_not_at_all(store: SessionStore, session: Session) -> None:
+    with pytest.raises(RecordConflict):
+        session.append(an_attempt(), a_reply(1, "read"), finished(1, 7))
+
+    assert store.read(session.id).records == 1
+
+
+def test_a_message_is_taken_for_what_it_says(session: Session) -> None:
+    session.append(Message.user("do it"))
+    session.append(Message.assistant("", ToolCall("t", "read", {"path": "a"})))
+
+    assert session.state.prompts[0].text == "do it"
+    assert session.state.pending[1, 0].call.name == "read"
+
+
+def test_half_a_character_does_not_lose_a_record(store: SessionStore, session: Session) -> None:
+    session.append(an_attempt(), a_reply(1, "read"))
+    session.append(finished(1, 0, "\ud83d"))
+
+    assert store.read(session.id).finished[1, 0].content == "?"
+
+
+def test_wal_with_full_sync_is_used_on_a_local_disk(store: SessionStore, session: Session) -> None:
+    assert session.journal_mode == "wal"
+    assert session._db.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert session._db.execute("PRAGMA busy_timeout").fetchone() == (5000,)
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "fuse.sshfs", "ceph", ""])
+def test_wal_is_never_used_where_memory_is_not_shared(tmp_path: Path, kind: str) -> None:
+    """B05: an unknown file system counts as one that does not."""
+    store = SessionStore(tmp_path, filesystem=kind)
+    with store.create() as session:
+        session.append(an_attempt())
+
+        assert session.journal_mode == "delete"
+        assert not list(tmp_path.glob("*-wal"))
+        assert store.read(session.id).records == 2
+
+
+def test_a_session_moves_between_file_systems(tmp_path: Path) -> None:
+    with SessionStore(tmp_path, filesystem="ext4").create() as session:
+        session.append(an_attempt())
+    with SessionStore(tmp_path, filesystem="nfs4").open(session.id) as again:
+        assert again.journal_mode == "delete"
+        again.append(an_attempt(2))
+
+    assert SessionStore(tmp_path).read(session.id).epoch == 2
+
+
+def test_an_unknown_session_is_named_with_those_there_are(store: SessionStore, session: Session) -> None:
+    with pytest.raises(UnknownSession, match=session.id):
+        store.find("zzz")
+    with pytest.raises(UnknownSession):
+        store.open("0123456789ab" if session.id != "0123456789ab" else "0123456789ac")
+    with pytest.raises(UnknownSession):
+        store.open("../../etc/passwd")
+
+
+def test_a_unique_prefix_will_do_and_an_ambiguous_one_will_not(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path)
+    for name in ("aa11", "aa22", "bb33"):
+        store.create(session=name).close()
+
+    assert store.find("b") == "bb33"
+    assert store.find("aa11") == "aa11"
+    with pytest.raises(InputError, match="aa11, aa22"):
+        store.find("aa")
+
+
+def test_an_id_is_taken_once(store: SessionStore, session: Session) -> None:
+    with pytest.raises(InputError, match="exists"):
+        store.create(session=session.id)
+
+
+def test_a_newer_format_is_refused_with_both_versions(store: SessionStore, session: Session) -> None:
+    """B11: user_version 99."""
+    session.close()
+    change(store, "PRAGMA user_version=99")
+
+    for attempt in (store.open, store.read):
+        with pytest.raises(NewerFormat, match="99") as caught:
+            attempt(session.id)
+        assert caught.value.exit_code == 13
+        assert str(FORMAT) in str(caught.value)
+
+
+def test_a_file_that_is_no_session_is_refused(store: SessionStore, session: Session) -> None:
+    """B11: version 0, and no application id of ours."""
+    session.close()
+    change(store, "PRAGMA application_id=0")
+    with pytest.raises(SessionDamaged, match="no session of ours"):
+        store.open(session.id)
+    file_of(store).write_bytes(b"not a database at all, but long enough to look at" * 100)
+    with pytest.raises(SessionDamaged):
+        store.open(session.id)
+
+
+def test_an_older_format_is_brought_forward_in_a_copy(store: SessionStore, session: Session) -> None:
+    session.append(an_attempt())
+    session.close()
+    path = file_of(store)
+
+    def rename_kind(db: sqlite3.Connection) -> None:
+        db.execute('UPDATE journal SET body = replace(body, \'"version":"0"\', \'"version":"migrated"\')')
+
+    migrate(path, {FORMAT: rename_kind}, FORMAT + 1)
+
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (FORMAT + 1,)
+        assert "migrated" in db.execute("SELECT body FROM journal WHERE seq = 2").fetchone()[0]
+    assert [p.name for p in store.directory.iterdir()] == [path.name]
+
+
+def test_a_migration_that_fails_leaves_the_session_as_it_was(store: SessionStore, session: Session) -> None:
+    session.append(an_attempt())
+    session.close()
+
+    def broken(db: sqlite3.Connection) -> None:
+        db.execute("DELETE FROM journal WHERE seq = 1")
+
+    with pytest.raises(SessionDamaged):
+        migrate(file_of(store), {FORMAT: broken}, FORMAT + 1)
+
+    assert store.read(session.id).epoch == 1
+
+
+def test_an_unreadable_row_is_refused_by_its_number(store: SessionStore, session: Session) -> None:
+    """A35: never a shorter history."""
+    for epoch in range(1, 12):
+        session.append(an_attempt(epoch))
+    session.close()
+    change(store, "UPDATE journal SET body = ? WHERE seq = 7", '{"role":"as')
+
+    with pytest.raises(SessionDamaged, match=r"record 7 of 12"):
+        store.open(session.id)
+    assert store.all()[0].problem
+    assert len(list(store.rows(session.id))) == 12
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM journal WHERE seq = 3",
+        "UPDATE journal SET kind = 'what' WHERE seq = 3",
+        "UPDATE journal SET body = '{}' WHERE seq = 3",
+        "UPDATE journal SET body = x'ff00' WHERE seq = 3",
+        "UPDATE journal SET kind = 'begun', body = (SELECT body FROM journal WHERE seq = 1) WHERE seq = 3",
+        "DELETE FROM journal WHERE seq = 1",
+        "DELETE FROM journal",
+    ],
+)
+def test_a_journal_with_a_hole_is_never_a_shorter_history(store: SessionStore, session: Session, sql: str) -> None:
+    for epoch in range(1, 4):
+        session.append(an_attempt(epoch))
+    session.close()
+    change(store, sql)
+
+    with pytest.raises(SessionDamaged, match="nothing was run"):
+        store.open(session.id)
+
+
+def test_a_page_of_zeros_is_damage_and_not_a_traceback(store: SessionStore, session: Session) -> None:
+    """B10: 4 KB zeroed in the database."""
+    for epoch in range(1, 40):
+        session.append(an_attempt(epoch))
+    session.close()
+    data = bytearray(file_of(store).read_bytes())
+    data[4096:8192] = bytes(4096)
+    file_of(store).write_bytes(data)
+
+    with pytest.raises(SessionDamaged):
+        store.open(session.id)
+
+
+def test_a_deleted_database_stops_the_session_before_anything_else(store: SessionStore, session: Session) -> None:
+    file_of(store).unlink()
+
+    with pytest.raises(StateReplaced, match="deleted or replaced"):
+        session.check()
+    with pytest.raises(StateReplaced):
+        session.append(an_attempt())
+
+
+def test_a_replaced_database_is_noticed(store: SessionStore, session: Session) -> None:
+    path = file_of(store)
+    data = path.read_bytes()
+    other = path.with_suffix(".other")
+    other.write_bytes(data)
+    other.replace(path)
+
+    with pytest.raises(StateReplaced):
+        session.append(an_attempt())
+
+
+def test_another_writer_is_noticed(store: SessionStore, session: Session) -> None:
+    with store.open(session.id) as second:
+        second.append(an_attempt())
+
+        with pytest.raises(StateReplaced, match="another process has written"):
+            session.append(an_attempt(1))
+
+
+def test_a_full_disk_records_nothing_and_stops_the_session(store: SessionStore, session: Session) -> None:
+    """B06: the last good state stays, the message says what is wrong."""
+    session.append(an_attempt())
+    (pages,) = session._db.execute("PRAGMA page_count").fetchone()
+    session._db.execute(f"PRAGMA max_page_count={pages + 1}")
+
+    with pytest.raises(DiskFull, match="disk full") as caught:
+        session.append(Prompt("p", "x" * 50_000, 1, 0, 1.0))
+
+    assert caught.value.exit_code == 4
+    assert not session.state.prompts
+    with pytest.raises(StateError, match="given up"):
+        session.append(an_attempt(2))
+    assert store.read(session.id).records == 2
+
+
+def test_a_database_that_turns_read_only_stops_the_session(store: SessionStore, session: Session) -> None:
+    """B02."""
+    session.append(an_attempt())
+    session._db.execute("PRAGMA query_only=ON")
+
+    with pytest.raises(StateReadOnly):
+        session.append(an_attempt(2))
+
+    assert session.state.epoch == 1
+
+
+def test_a_database_held_by_another_program_is_waited_for_and_then_named(store: SessionStore, session: Session) -> None:
+    """B01: an explicit busy timeout, then a clear message."""
+    session._db.execute("PRAGMA busy_timeout=200")
+    with closing(sqlite3.connect(file_of(store), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(Locked, match="another process has held the database"):
+            session.append(an_attempt())
+
+
+def test_a_read_only_directory_can_still_be_read(store: SessionStore, session: Session) -> None:
+    """B07: also with a WAL that a killed writer left behind."""
+    session.append(an_attempt())
+    copy = store.directory.parent / "copy"
+    copy.mkdir()
+    for source in store.directory.iterdir():
+        (copy / source.name).write_bytes(source.read_bytes())
+    (copy / f"{session.id}.db-shm").unlink()
+    for file in copy.iterdir():
+        file.chmod(0o444)
+    copy.chmod(0o555)
+
+    assert SessionStore(copy).read(session.id).epoch == 1
+
+    copy.chmod(0o755)
+
+
+def test_a_link_in_place_of_a_session_is_refused(store: SessionStore, session: Session) -> None:
+    """C05, for the database."""
+    real = file_of(store)
+    link = real.with_name("abcdef012345.db")
+    link.symlink_to(real)
+
+    with pytest.raises(StateError, match="symbolic link"):
+        store.open("abcdef012345")
+    assert [s.id for s in store.all()] == [session.id]
+
+
+def test_removing_a_session_leaves_nothing_of_it(store: SessionStore, session: Session) -> None:
+    session.append(an_attempt())
+    store.remove(session.id)
+
+    assert list(store.directory.iterdir()) == []
+
+
+def test_a_killed_creation_leaves_no_session(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path)
+    pid = os.fork()
+    if pid == 0:
+        os.rename = os.replace = Path.replace = lambda *a, **k: os.kill(os.getpid(), 9)  # type: ignore[assignment]
+        store.create()
+        os._exit(1)
+    os.waitpid(pid, 0)
+
+    assert store.all() == []
+    with store.create() as session:
+        assert [s.id for s in store.all()] == [session.id]
+
+
+def test_starts_that_a_signal_ended_are_not_counted(session: Session) -> None:
+    session.append(an_attempt(), a_reply(1, "bash"))
+    for epoch in (1, 2, 3):
+        session.append(started(1, 0, epoch))
+    session.append(StartEnded(1, 0, 2, "SIGTERM"))
+
+    assert session.state.counted_starts((1, 0)) == 2
+
+
+def test_a_task_is_finished_by_success_alone(session: Session) -> None:
+    session.append(an_attempt(), Prompt("p", "x", 1, 0, 1.0), Ended(1, 1, "stopped", "max-steps", 1.0))
+    assert not session.state.is_finished
+
+    session.append(an_attempt(2), Ended(2, 1, "success", "", 2.0))
+    assert session.state.is_finished
+
+    session.append(Prompt("q", "more", 2, 0, 3.0))
+    assert not session.state.is_finished
