@@ -8,7 +8,7 @@ then the start is recorded, and only then does `run` act.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -49,6 +49,8 @@ class CallContext:
     env: Mapping[str, str] = field(default_factory=dict)
     """The allow-listed environment that calls may see."""
     time_left_s: float = 3600.0
+    check: Callable[[], None] = lambda: None
+    """Raises when this attempt was asked to stop; a tool that may take long calls it now and then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,5 +144,3 @@ def _problems(name: str, schema: Mapping[str, Any], value: Any) -> list[str]:
     if isinstance(value, list) and "items" in schema:
         return [p for i, v in enumerate(value) for p in _problems(f"{name}[{i}]", schema["items"], v)]
     return []
-
-
