@@ -1,0 +1,71 @@
+"""No test sees this machine: not its credentials, not its configuration, not its network."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from tests.support.repos import git_repo as git_repo
+
+# How long an example takes says something about the machine, not about the promise.
+settings.register_profile("endstate", deadline=None)
+settings.load_profile("endstate")
+
+# An allow-list, since nobody can name every variable that holds a credential.
+KEPT = {"PATH", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV"}
+KEPT_PREFIXES = ("LC_", "PYTEST", "PYTHON", "PYENV")
+
+
+class OutsideNetwork(RuntimeError):
+    """A test tried to leave the machine. Not an `OSError`, which code under test may retry or swallow."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def an_empty_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """HOME and git's configuration are empty; every variable that is not on the list is gone.
+
+    Holds for child processes as well, since they inherit the environment.
+    """
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name not in KEPT and not name.startswith(KEPT_PREFIXES):
+                patch.delenv(name)
+        for name in ("CONFIG", "CACHE", "DATA", "STATE"):
+            patch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
+        patch.setenv("HOME", str(home))
+        patch.setenv("GIT_CONFIG_GLOBAL", str(home / "gitconfig"))
+        patch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+        patch.setenv("GIT_TERMINAL_PROMPT", "0")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loopback_only() -> Iterator[None]:
+    """Sockets of this process reach loopback only. Child processes are not covered."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("connect", "connect_ex", "bind"):
+            patch.setattr(socket.socket, name, _guarded(getattr(socket.socket, name)))
+        yield
+
+
+def _guarded(method: Any) -> Any:
+    def call(self: socket.socket, address: Any) -> Any:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_loopback(address[0]):
+            raise OutsideNetwork(f"no test may use {address[0]!r}: loopback only")
+        return method(self, address)
+
+    return call
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
