@@ -25,9 +25,11 @@ FLOORS = {
     "system": 1,
     **dict.fromkeys(["state", "ci"], 2),
     "agent": 3,
-    **dict.fromkeys(["run", "demo", "verify", "deliver", "watch"], 4),
-    "cli": 5,
-    "__main__": 6,
+    **dict.fromkeys(["run", "verify", "deliver", "watch"], 4),
+    # The demo tells its story with the story of a run.
+    "demo": 5,
+    "cli": 6,
+    "__main__": 7,
 }
 
 # A door is a module, or a package and all its modules.

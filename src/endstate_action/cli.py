@@ -6,7 +6,6 @@ else goes to standard error. This module is the only one that prints or reads th
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -60,11 +59,8 @@ def main() -> NoReturn:
         code = error.exit_code
     except EndstateError as error:
         code = _failed(error, as_json)
-    except BrokenPipeError:
-        code = Interrupted.exit_code
     except Exception as error:  # the last door: what gets here is a defect of ours
         code = _defect(error)
-    _flush()
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -96,7 +92,7 @@ def _defect(error: Exception) -> int:
 @click.group(context_settings=_CONTEXT)
 @click.version_option(__version__, message="endstate %(version)s")
 def cli() -> None:
-    """An agent run that survives the death of its machine: start it, kill it, resume it.
+    """An agent run that survives being killed: start it, kill it, resume it.
 
     \b
     endstate run "Fix the failing test"     begin
@@ -107,7 +103,8 @@ def cli() -> None:
 
 def _located(command: Callable[..., Any]) -> Callable[..., Any]:
     """The two options that say where the sessions are."""
-    command = click.option("--state-dir", default=".endstate", show_default=True, help="Inside the workspace.")(command)
+    command = click.option("--state-dir", default=".endstate", show_default=True, metavar="DIR",
+                           help="Inside the workspace.")(command)  # fmt: skip
     return click.option("--working-directory", default=".", show_default=True, metavar="DIR", help="The workspace.")(
         command
     )
@@ -434,7 +431,8 @@ def _chosen(store: Any, session: str | None) -> str:
 
 @cli.command("tree-hash", short_help="Hash a directory tree.")
 @click.argument("path", default=".")
-@click.option("--state-dir", default=".endstate", show_default=True, help="Left out, like .git, at the root only.")
+@click.option("--state-dir", default=".endstate", show_default=True, metavar="DIR",
+              help="Left out, like .git, at the root only.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one object, with what was left out.")
 def tree_hash(path: str, state_dir: str, as_json: bool) -> None:
     """Hash names, content, executable bits and link targets of everything below PATH.
@@ -492,20 +490,26 @@ def printable(text: str, *, keep: str = "") -> str:
 
 def _put(text: str) -> None:
     """One line of result, on standard output."""
-    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
+        sys.stdout.flush()
+    except OSError:
+        # Whoever was to read it is gone, or the disk behind it is full; asked again, it is said again.
+        _discard(sys.stdout.fileno())
+        sys.exit(Interrupted.exit_code)
 
 
 def _say(text: str) -> None:
     """One line for people, on standard error; a reader that is gone does not stop the run."""
-    with contextlib.suppress(OSError, ValueError):
+    try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
-
-
-def _flush() -> None:
-    try:
-        sys.stdout.flush()
     except OSError:
-        # Python would complain once more on its way out.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _discard(sys.stderr.fileno())
+
+
+def _discard(fd: int) -> None:
+    """Lead what is still buffered nowhere; else the interpreter would fail on it on its way out."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, fd)
+    os.close(null)

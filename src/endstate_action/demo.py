@@ -22,7 +22,7 @@ from endstate_action.config import parse_settings
 from endstate_action.errors import EndstateError, InputError
 from endstate_action.run import Choice, Ports, run
 from endstate_action.state.session import SessionStore, State
-from endstate_action.system.process import capture
+from endstate_action.system.process import capture, fork
 
 FILE = "ENDSTATE-DEMO.md"
 KILLED_TOOL = "edit"
@@ -147,12 +147,7 @@ class _Paused(Tool):
 def _run_and_kill(place: Path, script: Path, environ: Mapping[str, str]) -> None:
     """Attempt 1, in a process of its own, SIGKILLed inside the call."""
     ready, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        with contextlib.suppress(BaseException):
-            os.close(ready)
-            _attempt_1(place, script, environ, tell)
-        os._exit(70)
+    child = fork(lambda: _attempt_1(place, script, environ, tell))
     os.close(tell)
     try:
         arrived = os.read(ready, 1)

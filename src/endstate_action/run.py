@@ -117,7 +117,7 @@ class _Story:
         config, system = self._configured()
         provider = self.ports.provider(self.settings.provider, self.settings)
         model = self.settings.model or (SCRIPTED_MODEL if self.settings.provider == "scripted" else DEFAULT_MODEL)
-        self._check_price(model, config)
+        self._check_price(provider.name, model, config)
         if waiting:
             self.ports.notice(
                 f"Unfinished here: {', '.join(waiting)}. A new session begins; "
@@ -139,7 +139,7 @@ class _Story:
                 model = self.settings.model
                 if frozen is None:
                     model = model or DEFAULT_MODEL
-                self._check_price(model or _model_of(session.state), config)
+                self._check_price(provider.name, model or _model_of(session.state), config)
                 setup = Setup(
                     model,
                     frozen.system if frozen else self._configured()[1],
@@ -272,9 +272,9 @@ class _Story:
     def _provider_of(self, state: State) -> str:
         return state.attempts[-1].provider if state.attempts else self.settings.provider
 
-    def _check_price(self, model: str, config: Config) -> None:
+    def _check_price(self, provider: str, model: str, config: Config) -> None:
         limits = self.settings.limits
-        if self.settings.provider == "scripted" or price_of(model, _overrides(config)) is not None:
+        if provider == ScriptedProvider.name or price_of(model, _overrides(config)) is not None:
             return
         if limits.cost_is_set_by_user:
             raise InputError(
@@ -314,7 +314,7 @@ def outputs(state: State, result: RunResult, changed: list[str] | None) -> dict[
         "steps": result.steps,
         "input-tokens": result.usage.context_tokens,
         "output-tokens": result.usage.output_tokens,
-        "cost-usd": None if result.cost_usd is None else str(result.cost_usd),
+        "cost-usd": None if result.cost_usd is None else format(result.cost_usd.normalize(), "f"),
         "settlements": [
             {"step": s.step, "call": s.index + 1, "attempt": s.epoch, "action": s.action, "reason": s.reason}
             for s in result.settlements

@@ -105,8 +105,7 @@ class Calls:
 
     def _act(self, asked: Requested, tool: Tool, context: CallContext, change: FileChange | None) -> tuple[Status, str]:
         try:
-            with self.interrupts.allowed():
-                return "ok", tool.run(asked.call.arguments, context, change)
+            return "ok", tool.run(asked.call.arguments, context, change)
         except ToolError as error:
             return "error", str(error)
         except (Interrupted, TimeIsUp) as error:
@@ -258,6 +257,7 @@ class Calls:
             tag,
             self.call_environment(tag),
             self.time_left_s(),
+            self.interrupts.check,
         )
 
 

@@ -55,17 +55,22 @@ class StateDirectory:
         self.confirm()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not self._is_marked():
-                (self.path / ".gitignore").write_bytes(b"*\n")
-                (self.path / _MARKER).write_bytes(_MARKER_TEXT)
+            is_new = not self._is_marked()
+            if is_new:
+                _write_synced(self.path / ".gitignore", b"*\n")
+                _write_synced(self.path / _MARKER, _MARKER_TEXT)
             for folder in (self.sessions, self.tmp, self.cache, self.path / "baseline"):
                 folder.mkdir(mode=0o700, exist_ok=True)
+            if is_new:
+                # Else a power cut could leave a session in a directory that no longer says it is ours.
+                _sync_directory(self.path)
+                _sync_directory(self.path.parent)
             if not os.access(self.path, os.W_OK):
                 raise PermissionError(errno.EACCES, "not writable")
         except OSError as error:
             raise StateReadOnly(
                 f"The state directory {self.path} cannot be written ({error.strerror}). Nothing was run.",
-                hint="Runs need a writable state directory; `sessions`, `tree-hash` and `verify` do not.",
+                hint="Runs need a writable state directory; `sessions` and `tree-hash` do not.",
             ) from error
 
     def confirm(self) -> None:
@@ -88,8 +93,9 @@ class StateDirectory:
                     f"{self.path / part} is a symbolic link, so the state directory was not used. Nothing was run.",
                     hint="Remove the link.",
                 )
-        # A kill while the directory was made leaves at most these two; no session can hide in them.
-        unfinished = {entry.name for entry in self.path.iterdir()} <= {".gitignore", _MARKER}
+        # A kill while the directory was made leaves at most the first two, a run under which it was deleted (`git
+        # clean`, say) makes the others anew on its way to noticing that. No session can hide in any of them.
+        unfinished = {entry.name for entry in self.path.iterdir()} <= {".gitignore", _MARKER, "tmp", "cache"}
         if not unfinished and not self._is_marked():
             raise StateError(
                 f"{self.path} exists but was not made by endstate, so it was left alone. Nothing was run.",
@@ -101,6 +107,21 @@ class StateDirectory:
             return (self.path / _MARKER).read_bytes() == _MARKER_TEXT
         except OSError:
             return False
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def locate(workspace: Path, name: str) -> StateDirectory:

@@ -1,7 +1,8 @@
 """Signals and the deadline, turned into exceptions only where nothing can be torn.
 
-A record is never interrupted half-way: outside `allowed()` a signal is only remembered, and
-`check()`, called between records, raises it.
+A record, and what a tool does, are never interrupted half-way: a signal is remembered, and `check()`
+raises it, between records and wherever a running call looks. Only inside `allowed()`, where a model's
+answer is waited for and nothing of ours can be torn, the handler itself raises.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 
 from endstate_action.errors import Interrupted
 
-_CAUGHT = tuple(s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+_CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_AGAIN_S = 0.5
+"""An exception raised inside a finaliser or a callback is swallowed by the interpreter, so it is raised again."""
 
 
 class TimeIsUp(Exception):
@@ -51,7 +54,7 @@ class Interrupts:
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """Inside this block (a model's answer, a running call) a signal raises at once."""
+        """Inside this block (a model's answer is waited for) a signal raises at once."""
         self.check()
         self._allowed += 1
         try:
@@ -74,12 +77,13 @@ class Interrupts:
         )
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
-        self._arrived(TimeIsUp())
+        self._arrived(self._pending or TimeIsUp())
 
     def _arrived(self, error: BaseException) -> None:
-        first = self._pending is None
-        if first:
+        if self._pending is None:
             self._pending = error
-        # A second signal while the first is being handled must not tear what handles it.
-        if first and self._allowed:
+        elif self._pending is not error:
+            return  # a second signal must not tear what handles the first
+        if self._allowed:
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
             raise error
