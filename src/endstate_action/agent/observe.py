@@ -60,19 +60,22 @@ class Observer:
 
         `in_flight` are the paths of interrupted calls, which settling looks after.
         """
-        told = []
+        told: list[str] = []
+        by_call = None in in_flight
         if last.head != seen.head:
             told.append(f"HEAD was {last.head or 'unborn'} and is now {seen.head or 'unborn'}.")
         if last.tree_hash != seen.tree_hash:
             changes = self._changes(last, seen)
             if changes is None:
                 told.append("Files changed; which ones is not known.")
+                # The scan of a call's end is kept just before it is recorded, so a kill in between ends here.
+                by_call = bool(in_flight)
             else:
-                others = [c for c in changes if display(c.path) not in in_flight]
+                others = [c for c in changes if not _is_of_a_call(c, in_flight)]
                 told += [f"Changed: {_listed(others)}."] if others else []
         if not told:
             return None
-        cause = "by an interrupted call or by somebody else" if None in in_flight else "by somebody else"
+        cause = "by an interrupted call or by somebody else" if by_call else "by somebody else"
         return (
             f"[The workspace is not as this session last recorded it; it was changed {cause}. {' '.join(told)} "
             "Nothing of it was undone. Look again before you rely on what you saw earlier.]"
@@ -95,6 +98,13 @@ def keep_baseline(baseline: Path, seen: Seen) -> None:
     """Remember `seen` as the start of the task; losing it costs the list of changed files, nothing else."""
     with suppress(OSError):
         seen.scan.save(baseline)
+
+
+def _is_of_a_call(change: Change, in_flight: tuple[str | None, ...]) -> bool:
+    """Whether an interrupted file call accounts for it: its file, or a directory that it made on the way."""
+    path = display(change.path)
+    made = change.kind == "added" and any(p is not None and p.startswith(f"{path}/") for p in in_flight)
+    return made or path in in_flight
 
 
 def _listed(changes: list[Change]) -> str:
