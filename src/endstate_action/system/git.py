@@ -1,0 +1,338 @@
+"""Git for a repository that an agent can write to: nothing found in it is executed, and no commit is made twice.
+
+Work-tree files are read (compared, converted, hashed) only through a *view*: a git directory written here,
+with a configuration written here, over the project's objects. What git could execute is defined by
+configuration, so in a view there is nothing to execute, whatever the project's configuration and attributes
+say. Only refs and the index are reached in the project's own git directory, by commands that open no
+work-tree file, and in front of the commit stands `check_trust`.
+
+A commit is built aside, then staged, then published by a compare-and-swap of HEAD. Killed anywhere, there is
+either no commit (and at most staged paths), or the commit and an index that agrees with it.
+
+Git 2.31 or newer. The work tree needs its `.git` (directory, link or file) at the root: a workspace inside a
+bigger repository counts as a plain directory, since a commit there could take paths from outside of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from endstate_action.system.git_call import (
+    Doubtful,
+    Git,
+    GitError,
+    HeadMoved,
+    LeftLocked,
+    UntrustedConfig,
+    join,
+    split,
+    text,
+)
+from endstate_action.system.git_message import identity, signature, with_trailer
+from endstate_action.system.git_paths import Kind, at, kind, kind_of, problem
+from endstate_action.system.git_trust import file_digest, is_from, is_held, trust_digest
+from endstate_action.system.git_view import view
+from endstate_action.system.names import display
+
+ATTRIBUTES = ("filter", "text", "eol", "ident", "working-tree-encoding")
+
+NEWEST_COMMITS = 10_000
+"""How many commits `find_by_trailer` looks through, newest first."""
+
+_UNFINISHED = {"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert"}
+_GITLINK = b"160000 "
+_SPARSE = b"S"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """`commit` is None on a branch without commits; `ref` is None when HEAD is detached."""
+
+    commit: str | None
+    ref: str | None
+
+
+def discover(root: Path, env: Mapping[str, str], tmp: Path) -> Repository | None:
+    """The repository whose work tree is exactly `root`.
+
+    Args:
+        env: gives PATH and HOME; nothing else of it reaches git.
+        tmp: a private directory, made when needed, where a view lives for the length of a call.
+
+    Returns:
+        None without a git program, without `.git` at `root`, or when git cannot read what is there.
+    """
+    root = root.absolute()
+    git_dir = _git_dir(root)
+    user = Git.for_user(root, git_dir, env) if git_dir else None
+    if git_dir is None or user is None:
+        return None
+    try:
+        common, object_format = user.line("rev-parse", "--git-common-dir", "--show-object-format").split("\n")
+        settings = user.settings()
+    except (GitError, ValueError):
+        return None
+    durable, viewing = user.closed(settings, "all"), user.closed(settings, "loose-object")
+    place, who = tmp.absolute() / "git-view", identity(settings)
+    return Repository(root, git_dir, root / common, place, object_format, who, user, durable, viewing)
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A work tree and its git directory. Paths are bytes below `root`, as git stores them, without a last slash.
+
+    Every method raises `GitError` when git fails, in git's own words.
+    """
+
+    root: Path
+    git_dir: Path
+    common_dir: Path
+    """Where objects, branches, configuration and hooks are; another than `git_dir` in a linked work tree."""
+    view_place: Path
+    object_format: str
+    """`sha1` or `sha256`."""
+    identity: tuple[str, str]
+    """Name and mail address of author and committer, from the configuration as it was on opening."""
+    _user: Git
+    _git: Git
+    _viewing: Git
+
+    def head(self) -> Head:
+        commit = self._git.ask("rev-parse", "-q", "--verify", "HEAD^{commit}")
+        return Head(text(commit).strip() if commit else None, self._ref())
+
+    def tree_of(self, commit: str) -> str:
+        """The id of the commit's tree."""
+        return self._git.line("rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}")
+
+    def subject_of(self, commit: str) -> str:
+        shown = self._git.line("rev-list", "-n1", "--encoding=UTF-8", "--format=%s", commit, "--")
+        return shown.partition("\n")[2]
+
+    def files_of(self, commit: str) -> list[bytes]:
+        """The paths in which the commit differs from its first parent; a rename makes two."""
+        options = ("--root", "--no-commit-id", "--no-renames", "--name-only", "-r", "-z")
+        return split(self._git.out("diff-tree", *options, commit, "--"))
+
+    def is_tracked(self, path: str) -> bool:
+        """Whether the index or HEAD holds `path` or anything below it."""
+        commit = self.head().commit
+        listed = self._git.out("ls-tree", "-z", commit, "--", path) if commit else b""
+        return bool(listed or self._git.out("ls-files", "-z", "--", path))
+
+    def changed_paths(self, since: str | None) -> list[bytes]:
+        """The paths whose state in the work tree is not that of commit `since` (None: an empty tree), sorted.
+
+        Deleted and new paths are among them, ignored ones only if the index has them. Compared by content,
+        after git's own conversion of line ends. A repository inside the work tree is one path. What a
+        sparse checkout left out is no deletion.
+        """
+        with self._view(since) as seen:
+            listed = split(seen.out("ls-files", "-z", "--modified", "--deleted", "--others", "--exclude-standard"))
+            committed = set(split(seen.out("ls-files", "-z")))
+        changed = {path.rstrip(b"/") for path in listed}
+        for entry in split(self._git.out("ls-files", "-z", "-t")):
+            tag, _, path = entry.partition(b" ")
+            if path not in committed and self._kind(path) != "absent":
+                changed.add(path)
+            elif tag == _SPARSE and self._kind(path) == "absent":
+                changed.discard(path)
+        return sorted(changed)
+
+    def changes(self, since: str | None) -> dict[str, str]:
+        """`changed_paths`, spelled as by `names.display`, each with a digest that tells whether it changes again."""
+        changed = self.changed_paths(since)
+        return {display(path): self._digest(path) for path in changed}
+
+    def ignored(self, paths: Iterable[bytes]) -> list[bytes]:
+        """Those of `paths` that are there and that ignore rules match, tracked or not."""
+        there = [path for path in paths if self._kind(path) != "absent"]
+        with self._view(None) as seen:
+            # This command knows no literal pathspecs; behind the prefix nothing is magic.
+            asked = seen.with_env({"GIT_LITERAL_PATHSPECS": "0"})
+            given = join(b"./" + path for path in there)
+            listed = asked.ask("check-ignore", "-z", "--stdin", "--no-index", given=given)
+        return [path.removeprefix(b"./") for path in split(listed or b"")]
+
+    def attributes(self, paths: Iterable[bytes]) -> dict[bytes, dict[str, str]]:
+        """For each path its `ATTRIBUTES`, in git's words: `unspecified`, `set`, `unset`, or a value."""
+        with self._view(None) as seen:
+            words = split(seen.out("check-attr", "-z", "--stdin", *ATTRIBUTES, given=join(paths)))
+        found: dict[bytes, dict[str, str]] = {}
+        for path, name, value in zip(words[::3], words[1::3], words[2::3], strict=True):
+            found.setdefault(path, {})[text(name)] = text(value)
+        return found
+
+    def find_by_trailer(self, key: str, since: str | None) -> list[tuple[str, str]]:
+        """(commit, value) for every trailer `key`, of commits that a ref or HEAD reaches and `since` does not."""
+        layout = f"--format=%H%x00%(trailers:key={key},valueonly,unfold,separator=%x00)"
+        options = ("--encoding=UTF-8", "--ignore-missing", f"--max-count={NEWEST_COMMITS}", layout, "--all")
+        lines = self._git.line("rev-list", *options, *(("--not", since) if since else ()), "--").split("\n")
+        # Every second line is a heading of git's own.
+        shown = (line.split("\0") for line in lines[1::2])
+        return [(commit, value) for commit, *values in shown for value in values if value]
+
+    def trust(self) -> str:
+        """A digest of all that could make git execute something or write elsewhere; see `git_trust`.
+
+        It belongs to one checkout: another one has, for instance, another token in its configuration.
+        """
+        listing = self._user.out("config", "--list", "-z", "--show-scope", "--includes")
+        return trust_digest(listing, self.root, self.git_dir, self.common_dir, self._ref())
+
+    def check_trust(self, expected: str) -> None:
+        """Raises: UntrustedConfig: `trust` is not `expected`, or cannot be told."""
+        try:
+            same = self.trust() == expected
+        except GitError:
+            same = False
+        if not same:
+            raise UntrustedConfig(
+                "The git configuration (.git/config, a file that it includes, or the user's own) or something in "
+                ".git/hooks is not what it was when the session began."
+            )
+
+    def check_committable(self, paths: Sequence[bytes]) -> None:
+        """Refuse, each by its name, the paths that a commit could not take faithfully.
+
+        Raises:
+            GitError: for submodules and repositories inside the work tree and what lies in them, special
+                files, content made by a filter; and while a merge is unfinished.
+        """
+        for name, action in _UNFINISHED.items():
+            if kind_of(self.git_dir / name) != "absent":
+                raise GitError(f"A {action} is in progress, and this tool cannot conclude it.")
+        commit = self.head().commit
+        links = _gitlinks(self._git.out("ls-tree", "-r", "-z", commit)) if commit else set()
+        filters = self.attributes(path for path in paths if self._kind(path) == "file")
+        problems = [problem(self.root, path, links, filters.get(path, {})) for path in paths]
+        if any(problems):
+            raise GitError(" ".join(sorted(set(filter(None, problems)))))
+
+    def commit(
+        self,
+        paths: Sequence[bytes],
+        message: str,
+        trailer: tuple[str, str],
+        when: float,
+        expected_head: Head,
+        trust: str,
+    ) -> str:
+        """Commit exactly `paths`, as they are in the work tree, on top of `expected_head`; returns the id.
+
+        The same state is staged; what else is staged stays staged. The id depends on content, message,
+        trailer, identity, parent and `when` (seconds since the epoch) alone, so a repeat makes the same commit.
+
+        Raises:
+            UntrustedConfig, LeftLocked: nothing was done.
+            HeadMoved, GitError: nothing was committed; the paths may have been staged.
+            Doubtful: whether it was published cannot be told.
+        """
+        self.check_trust(trust)
+        self.check_committable(paths)
+        self._refuse_locks()
+        parents = ("-p", expected_head.commit) if expected_head.commit else ()
+        author = signature(self.identity, when)
+        with self._view(expected_head.commit) as seen:
+            staged = self._stage(seen, paths)
+            tree = seen.line("write-tree", "--missing-ok")
+            if expected_head.commit and tree == self.tree_of(expected_head.commit):
+                raise GitError("The last commit has these paths as they are.")
+            signed = with_trailer(message, *trailer).encode("utf-8", "replace")
+            commit = seen.with_env(author).line("commit-tree", tree, *parents, given=signed)
+        # Staged before published: the other order could leave a commit that the index seems to take back.
+        self._git.out("update-index", "-z", "--index-info", given=staged)
+        self._move_head(commit, expected_head, author)
+        return commit
+
+    def remove_stale_locks(self, younger_than: float) -> list[Path]:
+        """Remove and return the lock files that a killed git of ours left; any other lock stays.
+
+        Ours: made by this user after `younger_than` (seconds since the epoch), with no process that holds
+        the file open and no git at work in this repository.
+        """
+        stale = [lock for lock in self._locks() if is_from(lock, younger_than)]
+        stale = [lock for lock in stale if not is_held(lock, (self.root, self.git_dir))]
+        for lock in stale:
+            lock.unlink(missing_ok=True)
+        return stale
+
+    def _stage(self, seen: Git, paths: Sequence[bytes]) -> bytes:
+        """Put `paths` into the view's index; returns the same as `--index-info` for another index."""
+        # A directory at a path that may be committed stands where a file was.
+        gone = [path for path in paths if self._kind(path) not in ("file", "link")]
+        there = set(paths) - set(gone)
+        removals = join(b"0 " + _nothing(self.object_format) + b"\t" + path for path in gone)
+        seen.out("update-index", "-z", "--index-info", given=removals)
+        seen.out("update-index", "-z", "--add", "--replace", "--stdin", given=join(sorted(there)))
+        entries = split(seen.out("ls-files", "-z", "-s"))
+        return removals + join(entry for entry in entries if entry.partition(b"\t")[2] in there)
+
+    def _move_head(self, commit: str, expected: Head, author: Mapping[str, str]) -> None:
+        old = expected.commit or text(_nothing(self.object_format))
+        note = f"commit: {self.subject_of(commit)}"
+        try:
+            self._git.with_env(author).out("update-ref", "-m", note, "HEAD", commit, old)
+        except GitError as error:
+            self._explain(error, commit, expected)
+
+    def _explain(self, error: GitError, commit: str, expected: Head) -> None:
+        """Tell, after a failed move of HEAD, what became of it."""
+        try:
+            now = self.head().commit
+        except GitError:
+            raise Doubtful(f"{error} HEAD cannot be read either.") from error
+        if now not in (commit, expected.commit):
+            raise HeadMoved(f"HEAD moved to {now} in the meantime.") from error
+        if now != commit:
+            raise error
+
+    def _locks(self) -> list[Path]:
+        ref = self._ref()
+        locks = [self.git_dir / "index.lock", self.git_dir / "HEAD.lock"]
+        locks += [self.common_dir / f"{ref}.lock"] if ref else []
+        return [lock for lock in locks if kind_of(lock) != "absent"]
+
+    def _refuse_locks(self) -> None:
+        for lock in self._locks():
+            raise LeftLocked(
+                f"{lock} is there: another git is at work, or was killed. It was not made by this call, "
+                "so it was left alone. Try again later; remove it only when no git is running."
+            )
+
+    def _ref(self) -> str | None:
+        ref = self._git.ask("symbolic-ref", "-q", "HEAD")
+        return text(ref).strip() if ref else None
+
+    def _view(self, commit: str | None) -> AbstractContextManager[Git]:
+        """One at a time."""
+        return view(self._viewing, self.view_place, self.common_dir, self.object_format, commit)
+
+    def _kind(self, path: bytes) -> Kind:
+        return kind(self.root, path)
+
+    def _digest(self, path: bytes) -> str:
+        found = self._kind(path)
+        return file_digest(at(self.root, path)) if found in ("file", "link") else found
+
+
+def _git_dir(root: Path) -> Path | None:
+    """Where `.git` leads. A linked work tree and a submodule have a file there that names the directory."""
+    place = root / ".git"
+    if place.is_dir():
+        return place
+    named = re.match(rb"gitdir: (.+)", place.read_bytes()[:4096]) if place.is_file() else None
+    return root / os.fsdecode(named[1].rstrip()) if named else None
+
+
+def _nothing(object_format: str) -> bytes:
+    return b"0" * (64 if object_format == "sha256" else 40)
+
+
+def _gitlinks(tree: bytes) -> set[bytes]:
+    return {entry.partition(b"\t")[2] for entry in split(tree) if entry.startswith(_GITLINK)}
