@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -32,10 +33,10 @@ EXIT_CODES = {
     4: "state unusable: disk full, read-only, damaged",
     10: "locked: another run holds the state directory",
     11: "superseded by a newer attempt",
-    12: "no usable checkpoint or session",
+    12: "there is no session to resume",
     13: "mismatch: the session was begun under another contract",
     20: "outcome unknown: a person must look",
-    75: "interrupted, undelivered or provider unreachable: a retry will resume",
+    75: "interrupted, or the provider cannot be reached: a resume goes on",
 }
 CONCLUSIONS = {"success": 0, "stopped": 1, "interrupted": 75, "mismatch": 13, "failed": 2}
 
@@ -158,10 +159,10 @@ def _clean_environment() -> Mapping[str, str]:
     from endstate_action.system.process import harden
     from endstate_action.system.secrets import reexecute_clean, take_sealed
 
+    harden()
     sealed = take_sealed(os.environ)
     if sealed is None:
         reexecute_clean(os.environ, sys.argv[1:])
-    harden()
     return sealed
 
 
@@ -187,7 +188,10 @@ def _provider(name: str, base_url: str | None, script: str | None, environ: Mapp
             hint="Set ANTHROPIC_API_KEY, or try it without a key: `endstate demo`.",
         )
     url = base_url or environ.get("ANTHROPIC_BASE_URL") or None
-    return AnthropicProvider(key, token, parse_base_url("base-url", url) if url else None, env=environ)
+    provider = AnthropicProvider(key, token, parse_base_url("base-url", url) if url else None, env=environ)
+    # The SDK takes about a second to import; meanwhile the session is opened and settled.
+    Thread(target=provider.warm_up, daemon=True).start()
+    return provider
 
 
 def _read_file(name: str) -> bytes | None:

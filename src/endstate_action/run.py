@@ -37,6 +37,7 @@ from endstate_action.state.lock import DEFAULT_TIMEOUT_S, StateLock
 from endstate_action.state.session import Session, SessionStore, State
 from endstate_action.system import git
 from endstate_action.system.files import Workspace
+from endstate_action.system.git_call import GitError
 from endstate_action.system.proctable import end_tagged, identity
 from endstate_action.system.redaction import Secrets
 from endstate_action.system.secrets import call_environment, split_environment
@@ -83,6 +84,16 @@ def run(settings: Settings, choice: Choice, ports: Ports) -> Report:
     Raises:
         EndstateError: with the exit code that tells what stopped it; everything recorded stays.
     """
+    try:
+        return _run(settings, choice, ports)
+    except GitError as error:
+        raise StateError(
+            f"Git cannot read this repository: {error} Everything recorded so far is kept.",
+            hint="`git fsck` tells more; repair it, then run the same command again.",
+        ) from error
+
+
+def _run(settings: Settings, choice: Choice, ports: Ports) -> Report:
     workspace = _workspace(settings)
     state = locate(workspace, settings.state_dir)
     repository = git.discover(workspace, ports.environ, state.tmp)
@@ -94,7 +105,7 @@ def run(settings: Settings, choice: Choice, ports: Ports) -> Report:
         )
     state.claim()
     with _locked(state, choice, ports) as lock:
-        _clear(state.tmp)
+        _clear(state)
         story = _Story(settings, ports, workspace, state, store, repository, lock)
         return story.resume(choice.session) if settings.resume else story.begin()
 
@@ -247,12 +258,20 @@ class _Story:
         bound = state.begun.bound
         if self.repository is not None:
             made["git_commit"] = GitCommit(
-                self.repository, bound.get("trust", ""), bound.get("base"), bound.get("dirty", {})
+                self.repository,
+                bound.get("trust", ""),
+                bound.get("base"),
+                bound.get("dirty", {}),
+                Policy.from_config(config).protecting,
             )
         return self.ports.tools([made[name] for name in config.tools if name in made])
 
     def _head(self) -> str | None:
-        return self.repository.head().commit if self.repository else None
+        """The commit at HEAD; what an agent did to `.git` must not end its run."""
+        try:
+            return self.repository.head().commit if self.repository else None
+        except GitError:
+            return "unreadable"
 
     def _newest(self) -> str:
         readable = [s for s in self.store.all() if s.state is not None and s.state.prompts]
@@ -355,13 +374,13 @@ def _locked(state: StateDirectory, choice: Choice, ports: Ports) -> Iterator[Sta
         yield lock
 
 
-def _clear(tmp: Path) -> None:
-    """Under the lock, whatever lies in the temporary directory was left by a process that is gone."""
-    for entry in os.scandir(tmp):
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path, ignore_errors=True)
+def _clear(state: StateDirectory) -> None:
+    """Under the lock, whatever is temporary or half made was left by a process that is gone."""
+    for left in [*state.tmp.iterdir(), *state.sessions.glob(".new-*"), *state.path.glob("*/*.part")]:
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
         else:
-            Path(entry.path).unlink(missing_ok=True)
+            left.unlink(missing_ok=True)
 
 
 def _end_leftovers(session: str) -> None:

@@ -278,10 +278,29 @@ def test_the_state_directory_never_gets_committed(git_repo: GitRepo, tmp_path: P
     assert ran.code == 0
     assert repo.git("status", "--porcelain") == ""
     assert repo.git("show", "--name-only", "--format=%s", "HEAD").split() == ["Add", "a.txt", "a.txt"]
-    assert repo.git("log", "-1", "--format=%(trailers:key=Endstate-Key,valueonly)").startswith(
-        ran.json["session-id"]
-    )
+    assert repo.git("log", "-1", "--format=%(trailers:key=Endstate-Key,valueonly)").startswith(ran.json["session-id"])
     assert repo.git("rev-parse", "HEAD").startswith(ran.json["commit-sha"])
+
+
+def test_a_workflow_that_a_shell_changed_is_not_committed(git_repo: GitRepo, tmp_path: Path) -> None:
+    """D27: the file tools may not write there, and a commit does not take it from a shell."""
+    repo = git_repo({"a": "b"})
+    sneak = bash("mkdir -p .github/workflows && echo evil > .github/workflows/x.yml")
+    every, named = ("git_commit", {"message": "All"}), ("git_commit", {"message": "One", "paths": ["a.txt"]})
+    playing = script(tmp_path / "x", calls(sneak, WRITE, every, named), {"text": "done"})
+
+    assert endstate(repo.path, "run", "do it", *playing).code == 0
+
+    statuses = [c["status"] for c in endstate(repo.path, "sessions", "show", "--json").json["calls"]]
+    assert statuses == ["ok", "ok", "error", "ok"]
+    assert repo.git("ls-tree", "-r", "--name-only", "HEAD").split() == ["a", "a.txt"]
+
+
+def test_a_repository_that_the_agent_destroys_does_not_end_the_run(git_repo: GitRepo, tmp_path: Path) -> None:
+    repo = git_repo({"a": "b"})
+    playing = script(tmp_path / "x", calls(bash("rm -rf .git"), WRITE), {"text": "done"})
+
+    assert endstate(repo.path, "run", "do it", *playing).out == "done\n"
 
 
 def test_git_is_not_required(workspace: Path, tmp_path: Path) -> None:

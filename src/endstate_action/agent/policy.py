@@ -64,19 +64,20 @@ class Policy:
         if tool in _READING:
             return None
         for path in _texts(arguments.get("path")):
-            if (pattern := self._protecting(path)) is not None:
+            if (pattern := self.protecting(path)) is not None:
                 return Decision(False, f"{path!r} is protected (protected-paths: {pattern}). Leave it as it is.")
         for path in _texts(arguments.get("paths")):
             if (refused := self._protected_below(path)) is not None:
                 return refused
         return None
 
-    def _protecting(self, path: str) -> str | None:
+    def protecting(self, path: str) -> str | None:
+        """The pattern that protects this path, if one does."""
         return next((pattern for pattern in self.protected_paths if _protects(pattern, path)), None)
 
     def _protected_below(self, path: str) -> Decision | None:
         """For a path that may be a directory and then stands for everything in it."""
-        if (pattern := self._protecting(path)) is not None:
+        if (pattern := self.protecting(path)) is not None:
             return Decision(False, f"{path!r} is protected (protected-paths: {pattern}). Leave it out.")
         if any(_may_hold(pattern, path) for pattern in self.protected_paths):
             return Decision(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from endstate_action.errors import InputError, StateError, StateReadOnly
+from endstate_action.system.files import sync_directory
 
 DEFAULT_NAME = ".endstate"
 _MARKER = "endstate-state"
@@ -63,8 +64,8 @@ class StateDirectory:
                 folder.mkdir(mode=0o700, exist_ok=True)
             if is_new:
                 # Else a power cut could leave a session in a directory that no longer says it is ours.
-                _sync_directory(self.path)
-                _sync_directory(self.path.parent)
+                sync_directory(self.path)
+                sync_directory(self.path.parent)
             if not os.access(self.path, os.W_OK):
                 raise PermissionError(errno.EACCES, "not writable")
         except OSError as error:
@@ -114,14 +115,6 @@ def _write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def locate(workspace: Path, name: str) -> StateDirectory:

@@ -53,6 +53,7 @@ from endstate_action.state.records import (
     decode,
     encode,
 )
+from endstate_action.system.files import sync_directory
 from endstate_action.system.mounts import filesystem_type, is_network_filesystem
 
 APPLICATION_ID = 0x454E4453  # "ENDS"
@@ -359,7 +360,7 @@ class SessionStore:
                 if path.exists():
                     raise InputError(f"Session {name} exists already; nothing was begun.")
                 made.replace(path)
-            _sync_directory(self.directory)
+            sync_directory(self.directory)
         except sqlite3.Error as error:
             _translate(error, path, "The session was not begun")
         except OSError as error:
@@ -577,7 +578,7 @@ def migrate(path: Path, migrations: Mapping[int, Callable[[sqlite3.Connection], 
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         copy.replace(path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except sqlite3.Error as error:
         _translate(error, path, "The session was not opened")
 
@@ -594,14 +595,6 @@ def _changed_at(path: Path) -> float:
     """When the newest record was written: a WAL takes it before the database does."""
     times = [p.stat().st_mtime for p in (path, path.with_name(path.name + "-wal")) if p.exists()]
     return max(times, default=0.0)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _translate(error: sqlite3.Error, path: Path, what: str) -> NoReturn:

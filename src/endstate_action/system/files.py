@@ -242,6 +242,15 @@ class Workspace:
             raise PathRefused(f"{what}: {os.strerror(error.errno or 0)}.") from error
 
 
+def sync_directory(path: Path) -> None:
+    """Make durable which names the directory holds."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def atomic_write(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Make `data` the content of a file of our own, durably, whole or not at all.
 

@@ -7,7 +7,7 @@ changed or staged before the session stays as it was, unless the agent changed i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -34,6 +34,7 @@ class GitCommit(Tool):
         trust: `Repository.trust` as it was when the session began on this checkout.
         base: HEAD when the session began; None for a branch without commits.
         dirty_at_start: `Repository.changes` against `base` when the session began.
+        protecting: from a path to the pattern that protects it; a shell may have changed what the file tools may not.
     """
 
     name: ClassVar[str] = "git_commit"
@@ -56,11 +57,19 @@ class GitCommit(Tool):
     }
     effect = EffectClass.KEYED
 
-    def __init__(self, repository: Repository, trust: str, base: str | None, dirty_at_start: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        trust: str,
+        base: str | None,
+        dirty_at_start: Mapping[str, str],
+        protecting: Callable[[str], str | None] = lambda path: None,
+    ) -> None:
         self._repository = repository
         self._trust = trust
         self._base = base
         self._dirty_at_start = dict(dirty_at_start)
+        self._protecting = protecting
 
     def plan(self, arguments: Mapping[str, Any], context: CallContext) -> FileChange | None:
         with _nothing_committed():
@@ -100,6 +109,9 @@ class GitCommit(Tool):
         chosen = (named & now.keys()) | below if named else agents
         unchanged = [name for name in sorted(named) if name != "." and name not in now]
         self._refuse_unknown([name for name in unchanged if not any(path.startswith(f"{name}/") for path in below)])
+        protected = {path for path in chosen if self._protecting(path)}
+        if protected:
+            raise GitError(f"{_listed(protected)}: protected here. Put it back, or commit the other files by name.")
         paths = [parse(path) for path in sorted(chosen)]
         self._repository.check_committable([*paths, *map(parse, unchanged)])
         if not paths:
