@@ -60,7 +60,7 @@ def main() -> NoReturn:
         code = error.exit_code
     except EndstateError as error:
         code = _failed(error, as_json)
-    except Exception as error:  # the last door: what gets here is a defect of ours
+    except Exception as error:  # noqa: BLE001  the last door: what gets here is a defect of ours
         code = _defect(error)
     sys.exit(code if isinstance(code, int) else 0)
 

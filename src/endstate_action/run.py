@@ -6,7 +6,6 @@ it says goes out as values.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -200,10 +199,8 @@ class _Story:
             process=identity(),
         )
         with interrupts.caught(self.settings.limits.max_minutes * 60):
-            if self.settings.prompt is not None:
-                result = loop.run(self.settings.prompt)
-            else:
-                result = loop.resume()
+            prompt = self.settings.prompt
+            result = loop.resume() if prompt is None else loop.run(prompt)
         return Report(
             result, outputs(session.state, result, changed_since(self.state.baseline(session.id), observer.now()))
         )
@@ -284,7 +281,7 @@ class _Story:
         if len(unfinished) > 1:
             others = ", ".join(s.id for s in unfinished[1:])
             self.ports.notice(
-                f"Resuming {unfinished[0].id}, the unfinished session with the newest record. Also unfinished: {others}."
+                f"Resuming {unfinished[0].id}, the unfinished session with the newest record. Others: {others}."
             )
         return (unfinished or readable)[0].id
 
@@ -297,7 +294,7 @@ class _Story:
             return
         if limits.cost_is_set_by_user:
             raise InputError(
-                f"max-cost-usd is set, but the price of {model!r} is unknown, so it could not be kept. Nothing was run.",
+                f"max-cost-usd is set, but the price of {model!r} is unknown, so it cannot be kept. Nothing was run.",
                 hint="Leave max-cost-usd out, or choose a model with a known price.",
             )
         self.ports.notice(

@@ -50,7 +50,7 @@ def test_standard_output_is_the_final_message_alone(workspace: Path) -> None:
 def test_json_is_one_object_with_the_names_of_the_action(workspace: Path) -> None:
     ran = endstate(workspace, "run", "do it", "--json", *script(workspace, calls(WRITE), {"text": "done"}))
 
-    assert OUTPUTS <= set(ran.json)
+    assert set(ran.json) >= OUTPUTS
     assert ran.json["conclusion"] == "success"
     assert ran.json["final-message"] == "done"
     assert ran.json["changed-files"] == ["a.txt"]

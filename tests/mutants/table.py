@@ -78,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
         new='return Settlement(Action.RUN, "again")',
         tests=(
             "tests/unit/agent/test_settle.py::test_an_opaque_or_networked_call_never_runs_twice",
-            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",
+            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",  # noqa: E501
         ),
     ),
     Mutant(
@@ -118,7 +118,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="    if found.blocked_by is not None:",
         new="    if False:",
         tests=(
-            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",
+            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",  # noqa: E501
             "tests/unit/agent/test_loop.py::test_the_rest_of_a_batch_stays_not_run_when_the_resume_is_killed_too",
         ),
     ),
@@ -185,8 +185,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="durable-first",
         guard="A record is committed before memory changes",
         file="src/endstate_action/state/session.py",
-        old="            self._commit([(r.kind, encode(r)) for r in fresh])\n            for record in fresh:\n                self._state.add(record)",
-        new="            for record in fresh:\n                self._state.add(record)\n            self._state.records -= len(fresh)\n            self._commit([(r.kind, encode(r)) for r in fresh])\n            self._state.records += len(fresh)",
+        old="            self._commit([(r.kind, encode(r)) for r in fresh])\n            for record in fresh:\n                self._state.add(record)",  # noqa: E501
+        new="            for record in fresh:\n                self._state.add(record)\n            self._state.records -= len(fresh)\n            self._commit([(r.kind, encode(r)) for r in fresh])\n            self._state.records += len(fresh)",  # noqa: E501
         tests=("tests/unit/state/test_session.py::test_a_full_disk_records_nothing_and_stops_the_session",),
     ),
     Mutant(
@@ -313,8 +313,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="steps-add-up",
         guard="The step budget adds up over attempts",
         file="src/endstate_action/agent/loop.py",
-        old="        steps = self._state.steps - self._state.first_step_of_task()\n        if steps >= limits.max_steps:",
-        new="        steps = sum(r.epoch == self._state.epoch for r in self._state.replies)\n        if steps >= limits.max_steps:",
+        old="        steps = self._state.steps - self._state.first_step_of_task()\n        if steps >= limits.max_steps:",  # noqa: E501
+        new="        steps = sum(r.epoch == self._state.epoch for r in self._state.replies)\n        if steps >= limits.max_steps:",  # noqa: E501
         tests=("tests/unit/agent/test_loop.py::test_the_step_budget_adds_up_over_attempts",),
     ),
     Mutant(

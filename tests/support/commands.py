@@ -20,7 +20,7 @@ HANG_S = 60
 def running(
     workspace: Path, script: dict[str, Any], *arguments: str, provider: Sequence[str] = (), key: str = ""
 ) -> Iterator[subprocess.Popen[str]]:
-    """`endstate run`, with a scripted model unless a provider's options are given. Killed at the block's end if need be."""
+    """`endstate run`, with a scripted model unless a provider's options are given. Killed at the end if need be."""
     file = workspace.parent / f"script-{time.monotonic_ns()}.json"
     file.write_text(json.dumps(script))
     options = provider or ("--provider", "scripted", "--script", str(file))

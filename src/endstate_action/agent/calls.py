@@ -114,7 +114,7 @@ class Calls:
             raise
         except EndstateError:
             raise
-        except Exception as error:  # a defect in a tool is an outcome of its call, not the end of the run
+        except Exception as error:  # noqa: BLE001  a defect in a tool is an outcome of its call, not the end of the run
             return "error", f"The tool {tool.name} failed: {type(error).__name__}: {error}"
 
     def _started(self, asked: Requested, tool: Tool, context: CallContext, change: FileChange | None) -> Started:

@@ -276,7 +276,8 @@ Record: TypeAlias = (
 _CLASSES: dict[str, type[Any]] = {
     c.kind: c
     for c in (
-        Begun, Frozen, Attempt, Prompt, Note, Replied, Spent, Started, StartEnded, Settled, Finished, Compacted, Observed, Ended
+        Begun, Frozen, Attempt, Prompt, Note, Replied, Spent,
+        Started, StartEnded, Settled, Finished, Compacted, Observed, Ended,
     )
 }  # fmt: skip
 

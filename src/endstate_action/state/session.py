@@ -523,11 +523,10 @@ def _load(db: sqlite3.Connection, path: Path) -> State:
             record = decode(kind, body)
         except (ValueError, TypeError, KeyError) as error:
             _damaged(path, f"record {seq} of {len(rows)} cannot be read ({type(error).__name__})")
-        if isinstance(record, Begun) != (state is None):
-            _damaged(path, f"record {seq} of {len(rows)} is out of place")
-        if isinstance(record, Begun):
+        if state is None and isinstance(record, Begun):
             state = State(record)
-        assert state is not None
+        elif state is None or isinstance(record, Begun):
+            _damaged(path, f"record {seq} of {len(rows)} is out of place")
         state.add(record)
     if state is None:
         _damaged(path, "it has no records")
@@ -612,7 +611,7 @@ def _translate(error: sqlite3.Error, path: Path, what: str) -> NoReturn:
             ) from error
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             raise Locked(
-                f"{what}: another process has held the database {path} for more than {BUSY_TIMEOUT_MS // 1000} s. {still}",
+                f"{what}: another process has held the database {path} for over {BUSY_TIMEOUT_MS // 1000} s. {still}",
                 hint="Close the program that has it open, then `endstate run --resume`.",
             ) from error
         case sqlite3.SQLITE_CONSTRAINT:

@@ -32,7 +32,7 @@ def text(said: str) -> Json:
     return {"type": "text", "text": said}
 
 
-def reply(step: int, *blocks: Json, stop: str = "tool_use", usage: Usage = Usage()) -> Replied:  # noqa: B008
+def reply(step: int, *blocks: Json, stop: str = "tool_use", usage: Usage = Usage()) -> Replied:
     return Replied(step, f"m{step}", "m", tuple(blocks), stop, usage, None, 1.0, 1)
 
 

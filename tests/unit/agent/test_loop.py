@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -41,7 +41,7 @@ class Act(Tool):
 
     name = "act"
     description = "test"
-    parameters = {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}
+    parameters: ClassVar[Mapping[str, Any]] = {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}
 
     def __init__(self, effect: EffectClass, does: Callable[[str], str] = lambda what: f"did {what}") -> None:
         self.effect = effect
@@ -205,7 +205,7 @@ def test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run(
     answers = [str(b["content"]) for b in model.requests[0].messages[-1].blocks]
     assert answers[0].startswith("Outcome unknown")
     assert answers[1].startswith("Not run")
-    assert [(s.action, s.effect) for s in result.settlements][0] == ("refuse", EffectClass.OPAQUE)
+    assert next((s.action, s.effect) for s in result.settlements) == ("refuse", EffectClass.OPAQUE)
     assert result.refused_calls == 1
 
 

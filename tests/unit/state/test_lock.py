@@ -43,9 +43,9 @@ def held_elsewhere(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_held_lock_is_refused_after_the_time_out_and_its_holder_named(tmp_path: Path) -> None:
     """C06."""
-    with held_elsewhere(tmp_path / "lock"), pytest.raises(Locked) as caught:  # noqa: PT012
-        with StateLock(tmp_path / "lock", {}, timeout_s=0.3):
-            pass
+    lock = StateLock(tmp_path / "lock", {}, timeout_s=0.3)
+    with held_elsewhere(tmp_path / "lock"), pytest.raises(Locked) as caught, lock:
+        pass
 
     assert caught.value.exit_code == 10
     for part in ("process 4242", "'there'", "abcdef012345", "0.3 s", "nothing was run"):
