@@ -14,6 +14,8 @@ import pytest
 from tests.support.command import ARGV, bash, begin, calls, endstate, is_running, script, wait_for
 from tests.support.repos import GitRepo
 
+pytestmark = pytest.mark.slow
+
 OUTPUTS = {
     "conclusion", "session-id", "attempt", "resumed", "restored-from", "durability", "sandbox", "base-tree",
     "restored-tree-hash", "tree-hash", "published-tree-hash", "git-tree", "final-message", "evidence-file",
