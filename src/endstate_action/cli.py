@@ -46,6 +46,10 @@ _DEBUG = "ENDSTATE_TRACEBACK"
 
 def main() -> NoReturn:
     """Run the command and exit; no traceback for anything that a user can cause."""
+    if sys.platform == "win32":
+        _say("endstate: Windows is not supported; nothing was run.")
+        _say("  Use Linux, the Linux subsystem of Windows, or macOS.")
+        sys.exit(2)
     as_json = "--json" in sys.argv[1:]
     try:
         code = cli.main(standalone_mode=False, prog_name="endstate")
@@ -284,7 +288,7 @@ def list_(working_directory: str, state_dir: str, as_json: bool) -> None:
 
 
 def _listed(session: Listed) -> dict[str, Any]:
-    from endstate_action.agent.loop import total_cost
+    from endstate_action.state.totals import total_cost
 
     state = session.state
     cost = total_cost(state) if state else None

@@ -8,6 +8,8 @@
     │   ├── StateReadOnly       4
     │   ├── SessionDamaged      4   a record cannot be read back
     │   ├── StateReplaced       4   lock or database is no longer the file that was opened
+    │   ├── SnapshotDamaged     4   a snapshot cannot be read back whole
+    │   ├── NotRestored         4   the workspace could not be made what a snapshot says
     │   └── RecordConflict      4   a finished key was written again with other content
     ├── Locked                 10   another process holds the state directory
     ├── Superseded             11   a newer attempt has taken over
@@ -62,6 +64,14 @@ class SessionDamaged(StateError):
 
 
 class StateReplaced(StateError):
+    pass
+
+
+class SnapshotDamaged(StateError):
+    pass
+
+
+class NotRestored(StateError):
     pass
 
 

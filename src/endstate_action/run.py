@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from endstate_action import __version__
 from endstate_action.agent.context import Budget
@@ -28,7 +28,7 @@ from endstate_action.agent.tools.commit import GitCommit
 from endstate_action.agent.tools.edit import Edit, Write
 from endstate_action.agent.tools.read import Glob, Grep, Read
 from endstate_action.agent.tools.shell import Bash
-from endstate_action.config import Config, Settings, find_config, find_instructions
+from endstate_action.config import Config, ProviderName, Settings, find_config, find_instructions
 from endstate_action.errors import InputError, Mismatch, OutcomeUnknown, StateError, UnknownSession
 from endstate_action.messages import Usage
 from endstate_action.state.directory import StateDirectory, locate
@@ -43,6 +43,7 @@ from endstate_action.system.secrets import call_environment, split_environment
 from endstate_action.system.signals import Interrupts
 
 SCRIPTED_MODEL = "scripted"
+DEFAULT_PROVIDER: ProviderName = "anthropic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +126,8 @@ class _Story:
             raise InputError("There is no prompt, so nothing was started.", hint="Give one, or use --resume.")
         waiting = [s.id for s in self.store.all() if s.state is not None and s.state.prompts and not s.is_finished]
         config, system = self._configured()
-        provider = self.ports.provider(self.settings.provider, self.settings)
-        model = self.settings.model or (SCRIPTED_MODEL if self.settings.provider == "scripted" else DEFAULT_MODEL)
+        provider = self.ports.provider(self.settings.provider or DEFAULT_PROVIDER, self.settings)
+        model = self.settings.model or _default_model(provider.name)
         self._check_price(provider.name, model, config)
         if waiting:
             self.ports.notice(
@@ -141,22 +142,15 @@ class _Story:
         """The session that was asked for, else the unfinished one with the newest record, else the newest."""
         name = self.store.find(wanted) if wanted is not None else self._newest()
         with self.store.open(name) as session:
-            frozen = session.state.frozen
+            frozen, config, system = session.state.frozen, *self._configuration_of(session.state)
             self._refuse_elsewhere(session.state)
-            config = Config.from_json(frozen.config) if frozen else self._configured()[0]
+            chosen = self.settings.provider or self._provider_of(session.state)
             try:
-                provider = self.ports.provider(self._provider_of(session.state), self.settings)
-                model = self.settings.model
-                if frozen is None:
-                    model = model or DEFAULT_MODEL
+                provider = self.ports.provider(chosen, self.settings)
+                model = self.settings.model or (None if frozen else _default_model(provider.name))
                 self._check_price(provider.name, model or _model_of(session.state), config)
-                setup = Setup(
-                    model,
-                    frozen.system if frozen else self._configured()[1],
-                    config.to_json(),
-                    _budget(config),
-                    on_mismatch="continue" if self.settings.on_mismatch == "continue" else "refuse",
-                )
+                goes_on = "continue" if self.settings.on_mismatch == "continue" else "refuse"
+                setup = Setup(model, system, config.to_json(), _budget(config), on_mismatch=goes_on)
                 return self._drive(session, provider, config, setup)
             except Mismatch:
                 if self.settings.on_mismatch != "restart":
@@ -164,7 +158,7 @@ class _Story:
                 prompts = [p.text for p in session.state.prompts if p.task == session.state.task]
         self.ports.notice(f"Session {name} does not match what is here today; a new one begins, as asked.")
         prompt = self.settings.prompt or "\n\n".join(prompts)
-        return replace(self, settings=replace(self.settings, prompt=prompt, resume=False)).begin()
+        return replace(self, settings=replace(self.settings, prompt=prompt, provider=chosen, resume=False)).begin()
 
     def _drive(self, session: Session, provider: Provider, config: Config, setup: Setup) -> Report:
         self.lock.name(session.id)
@@ -285,8 +279,13 @@ class _Story:
             )
         return (unfinished or readable)[0].id
 
-    def _provider_of(self, state: State) -> str:
-        return state.attempts[-1].provider if state.attempts else self.settings.provider
+    def _configuration_of(self, state: State) -> tuple[Config, str]:
+        """As frozen with the session; today's where it died before that."""
+        return (Config.from_json(state.frozen.config), state.frozen.system) if state.frozen else self._configured()
+
+    def _provider_of(self, state: State) -> ProviderName:
+        """The newest attempt's; a name that this release does not know is for `Ports.provider` to refuse."""
+        return cast("ProviderName", state.attempts[-1].provider) if state.attempts else DEFAULT_PROVIDER
 
     def _check_price(self, provider: str, model: str, config: Config) -> None:
         limits = self.settings.limits
@@ -373,7 +372,8 @@ def _locked(state: StateDirectory, choice: Choice, ports: Ports) -> Iterator[Sta
 
 def _clear(state: StateDirectory) -> None:
     """Under the lock, whatever is temporary or half made was left by a process that is gone."""
-    for left in [*state.tmp.iterdir(), *state.sessions.glob(".new-*"), *state.path.glob("*/*.part")]:
+    orphans = [p for p in state.sessions.glob("*.db-*") if not p.with_name(p.name.rpartition("-")[0]).exists()]
+    for left in [*state.tmp.iterdir(), *state.sessions.glob(".new-*"), *state.path.glob("*/*.part"), *orphans]:
         if left.is_dir() and not left.is_symlink():
             shutil.rmtree(left, ignore_errors=True)
         else:
@@ -409,3 +409,7 @@ def _model_of(state: State) -> str:
     if state.attempts:
         return state.attempts[-1].model
     return state.frozen.model if state.frozen else DEFAULT_MODEL
+
+
+def _default_model(provider: str) -> str:
+    return SCRIPTED_MODEL if provider == ScriptedProvider.name else DEFAULT_MODEL

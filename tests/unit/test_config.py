@@ -265,7 +265,7 @@ def test_importing_configuration_loads_neither_yaml_nor_pydantic():
 
 def test_inputs_that_were_not_given_take_their_defaults():
     settings = parse_settings({"prompt": "Do it.", "model": "", "max-steps": ""}, nothing)
-    assert (settings.prompt, settings.provider, settings.model) == ("Do it.", "anthropic", None)
+    assert (settings.prompt, settings.provider, settings.model) == ("Do it.", None, None)
     assert (settings.working_directory, settings.state_dir, settings.resume) == (".", ".endstate", False)
     assert (settings.instructions, settings.config_file, settings.on_mismatch) == (None, None, "refuse")
     assert settings.limits == Limits(200, Decimal("5.00"), 5, 90, cost_is_set_by_user=False)

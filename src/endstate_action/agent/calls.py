@@ -79,7 +79,7 @@ class Calls:
 
     def _apply(self, asked: Requested, settlement: Settlement, settled: Settlement | None) -> None:
         match settlement.action:
-            case Action.RUN:
+            case Action.RUN | Action.ROLL_BACK_AND_RUN:
                 self._run(asked, settled)
             case Action.ADOPT:
                 outcome = self._probe(asked).outcome if self._recorded_effect(asked) is EffectClass.KEYED else ""

@@ -55,6 +55,7 @@ from endstate_action.state.records import (
     Spent,
 )
 from endstate_action.state.session import Session, State
+from endstate_action.state.totals import total_cost, total_usage
 from endstate_action.system.files import Workspace
 from endstate_action.system.signals import Interrupts, TimeIsUp
 from endstate_action.system.tree import scan
@@ -62,7 +63,7 @@ from endstate_action.system.tree import scan
 DEFAULT_SYSTEM = (
     "You work on the repository in the current directory, with the tools you are given. "
     "Paths are relative to its root. Make the changes that are asked for, check them, and finish with a "
-    "short account of what you did. Your session survives the death of its machine: a tool result may say "
+    "short account of what you did. Your work may be interrupted and resumed: a tool result may say "
     "that an outcome is unknown after an interruption; look at the actual state before you go on."
 )
 DEFAULT_MAX_OUTPUT_TOKENS = 32_000
@@ -557,19 +558,3 @@ class AgentLoop:
     def _guard_both(self) -> None:
         self._guard()
         self._session.check()
-
-
-def total_cost(state: State) -> Decimal | None:
-    """US dollars of the task at hand over all its attempts; None as soon as one price is unknown."""
-    first = state.first_step_of_task()
-    paid = [r.cost_usd for r in state.replies[first:]] + [s.cost_usd for s in state.spent if s.step > first]
-    if any(p is None for p in paid):
-        return None
-    return sum((Decimal(p) for p in paid if p is not None), Decimal(0))
-
-
-def total_usage(state: State) -> Usage:
-    """Tokens of the task at hand over all its attempts, those of discarded replies included."""
-    first = state.first_step_of_task()
-    used = [r.usage for r in state.replies[first:]] + [s.usage for s in state.spent if s.step > first]
-    return sum(used, Usage())

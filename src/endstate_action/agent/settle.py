@@ -19,6 +19,8 @@ MAX_STARTS = 3
 
 class Action(StrEnum):
     RUN = "run"
+    ROLL_BACK_AND_RUN = "roll_back_and_run"
+    ROLL_BACK = "roll_back"
     ADOPT = "adopt"
     DENY = "deny"
     REFUSE = "refuse"
@@ -57,6 +59,10 @@ class Found:
     is_first_attempt: bool = True
     content: Content | None = None
     probe: Probe | None = None
+    can_roll_back: bool = False
+    """Whether the snapshot recorded at the call's start is there, whole."""
+    sandbox: str = ""
+    """Today's sandbox, by its fingerprint; empty where there is none."""
     blocked_by: str | None = None
     """The earlier call of the same batch whose outcome is unknown, if any."""
     is_buried: bool = False
@@ -71,18 +77,26 @@ class Settlement:
     @property
     def blocks_rest(self) -> bool:
         """Whether the rest of the batch was asked for on a state that is no longer known."""
-        return self.action in (Action.REFUSE, Action.GIVE_UP)
+        return self.action in (Action.REFUSE, Action.GIVE_UP, Action.ROLL_BACK)
+
+    @property
+    def rolls_back(self) -> bool:
+        return self.action in (Action.ROLL_BACK, Action.ROLL_BACK_AND_RUN)
+
+    @property
+    def runs(self) -> bool:
+        return self.action in (Action.RUN, Action.ROLL_BACK_AND_RUN)
 
     @property
     def status(self) -> Status:
         match self.action:
             case Action.DENY:
                 return "denied"
-            case Action.REFUSE | Action.GIVE_UP:
+            case Action.REFUSE | Action.GIVE_UP | Action.ROLL_BACK:
                 return "refused"
             case Action.NOT_RUN:
                 return "not_run"
-            case Action.RUN | Action.ADOPT:
+            case Action.RUN | Action.ROLL_BACK_AND_RUN | Action.ADOPT:
                 return "ok"
 
 
@@ -120,8 +134,14 @@ def _interrupted(started: Started, found: Found) -> Settlement:
             return _by_content(started.path or "", found.content)
         case EffectClass.KEYED:
             return _probed(found.probe)
-        case EffectClass.CONTAINED | EffectClass.NETWORKED:
-            return Settlement(Action.REFUSE, "it was interrupted and there is no snapshot to roll back to")
+        case EffectClass.CONTAINED | EffectClass.NETWORKED if not found.can_roll_back:
+            return Settlement(Action.REFUSE, "it was interrupted and there is no whole snapshot to roll back to")
+        case EffectClass.CONTAINED if started.sandbox == found.sandbox or not started.sandbox:
+            return Settlement(Action.ROLL_BACK_AND_RUN, "nothing of it can have left the workspace")
+        case EffectClass.CONTAINED:
+            return Settlement(Action.ROLL_BACK, "it was interrupted, and the sandbox it ran in is not here today")
+        case EffectClass.NETWORKED:
+            return Settlement(Action.ROLL_BACK, "it was interrupted, and it had the network")
         case EffectClass.OPAQUE:
             return Settlement(Action.REFUSE, "it was interrupted; nothing tells whether, or how far, it ran")
 
@@ -149,9 +169,10 @@ def _probed(probe: Probe | None) -> Settlement:
 
 
 def _limited(call: Pending, verdict: Settlement) -> Settlement:
-    if verdict.action is Action.RUN and call.starts >= MAX_STARTS:
-        return Settlement(Action.GIVE_UP, f"it was started {call.starts} times and the run died each time")
-    return verdict
+    if not verdict.runs or call.starts < MAX_STARTS:
+        return verdict
+    died = f"it was started {call.starts} times and the run died each time"
+    return Settlement(Action.ROLL_BACK if verdict.rolls_back else Action.GIVE_UP, died)
 
 
 def answer(settlement: Settlement, name: str) -> str:
@@ -168,5 +189,10 @@ def answer(settlement: Settlement, name: str) -> str:
             return f"Not run: {reason}."
         case Action.ADOPT:
             return f"Done before an interruption, and confirmed: {reason}."
-        case Action.RUN:
+        case Action.ROLL_BACK:
+            return (
+                f"Rolled back: {reason}. The workspace is as it was before the call; what the call did outside of it "
+                "is unknown. It was not run again."
+            )
+        case Action.RUN | Action.ROLL_BACK_AND_RUN:
             raise AssertionError(f"{name} is to run, not to be answered")

@@ -10,6 +10,7 @@ from endstate_action.config.instructions import Instructions, find_instructions
 from endstate_action.config.reveal import reveal
 from endstate_action.config.settings import (
     Limits,
+    ProviderName,
     Settings,
     parse_base_url,
     parse_boolean,
@@ -45,6 +46,7 @@ __all__ = [
     "Limits",
     "ModelPrice",
     "PolicyRules",
+    "ProviderName",
     "Read",
     "Rule",
     "Settings",

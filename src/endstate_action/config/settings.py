@@ -71,7 +71,8 @@ class Settings:
     """What one run was asked to do. `prompt` is None only where a resume finishes what was begun."""
 
     prompt: str | None = None
-    provider: ProviderName = "anthropic"
+    provider: ProviderName | None = None
+    """None: the session's; for a new one, anthropic."""
     model: str | None = None
     base_url: str | None = None
     working_directory: str = "."
@@ -95,7 +96,7 @@ def parse_settings(inputs: Mapping[str, str], read: Read) -> Settings:
     resume = parse_boolean("resume", given.get("resume", "false"))
     return Settings(
         prompt=_prompt(given.get("prompt"), given.get("prompt-file"), read, required=not resume),
-        provider=parse_choice("provider", given.get("provider", "anthropic"), get_args(ProviderName)),
+        provider=parse_choice("provider", given["provider"], get_args(ProviderName)) if "provider" in given else None,
         model=parse_model("model", given["model"]) if "model" in given else None,
         base_url=parse_base_url("base-url", given["base-url"]) if "base-url" in given else None,
         working_directory=_parse_path("working-directory", given.get("working-directory", ".")),

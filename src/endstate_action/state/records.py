@@ -159,7 +159,8 @@ class Started:
     path: str | None = None
     before: str | None = None
     after: str | None = None
-    sandbox: str = "none"
+    sandbox: str = ""
+    """Fingerprint of the sandbox it runs in; empty where it runs in none."""
 
     def key(self) -> Key:
         return (self.step, self.index, self.epoch)
@@ -281,6 +282,10 @@ _CLASSES: dict[str, type[Any]] = {
     )
 }  # fmt: skip
 
+_EFFECTS = {effect.value: effect for effect in EffectClass}
+_JSON = json.JSONDecoder()
+"""`json.loads` looks for white space around each value, which no row of ours has."""
+
 
 def encode(record: Record) -> str:
     """The body of a row: compact JSON, strict UTF-8."""
@@ -302,7 +307,9 @@ def decode(kind: str, text: str) -> Record:
     Raises:
         ValueError, TypeError, KeyError: the row is not one of ours; the caller names its number.
     """
-    body = json.loads(text)
+    body, end = _JSON.raw_decode(text)
+    if end != len(text):
+        raise ValueError("more than one value")
     cls = _CLASSES[kind]
     match kind:
         case "replied":
@@ -313,9 +320,9 @@ def decode(kind: str, text: str) -> Record:
         case "spent":
             body["usage"] = Usage(*body["usage"])
         case "started":
-            body["effect"] = EffectClass(body["effect"])
+            body["effect"] = _EFFECTS[body["effect"]]
         case "settled" if body["effect"] is not None:
-            body["effect"] = EffectClass(body["effect"])
+            body["effect"] = _EFFECTS[body["effect"]]
         case "frozen":
             body["tools"], body["contracts"] = tuple(body["tools"]), tuple(body["contracts"])
         case "attempt":

@@ -12,14 +12,18 @@ from endstate_action.effects import EffectClass, Probe
 from endstate_action.state.records import Started
 
 R, A, X, N, D, G = Action.RUN, Action.ADOPT, Action.REFUSE, Action.NOT_RUN, Action.DENY, Action.GIVE_UP
+B, BR = Action.ROLL_BACK, Action.ROLL_BACK_AND_RUN
+RUNS = (R, BR)
 
 
-def started(effect: EffectClass, path: str | None = None) -> Started:
-    return Started(1, 0, "c", effect, 1, 1.0, "t", path, "b" if path else None, "a" if path else None)
+def started(effect: EffectClass, path: str | None = None, sandbox: str = "") -> Started:
+    return Started(1, 0, "c", effect, 1, 1.0, "t", path, "b" if path else None, "a" if path else None, sandbox)
 
 
-def pending(effect: EffectClass | None = None, *, path: str | None = None, starts: int = 1) -> Pending:
-    begun = started(effect, path) if effect else None
+def pending(
+    effect: EffectClass | None = None, *, path: str | None = None, starts: int = 1, sandbox: str = ""
+) -> Pending:
+    begun = started(effect, path, sandbox) if effect else None
     return Pending("tool", None, False, begun, starts if begun else 0)
 
 
@@ -45,8 +49,14 @@ RETRY = Found(is_first_attempt=False)
         (pending(EffectClass.KEYED), replace(RETRY, probe=Probe.APPLIED), A),
         (pending(EffectClass.KEYED), replace(RETRY, probe=Probe.ABSENT), R),
         (pending(EffectClass.KEYED), replace(RETRY, probe=Probe.UNKNOWN), X),
-        (pending(EffectClass.CONTAINED), RETRY, X),
-        (pending(EffectClass.NETWORKED), RETRY, X),
+        (pending(EffectClass.CONTAINED, sandbox="s"), replace(RETRY, sandbox="s"), X),
+        (pending(EffectClass.CONTAINED, sandbox="s"), replace(RETRY, sandbox="s", can_roll_back=True), BR),
+        (pending(EffectClass.CONTAINED, sandbox="s"), replace(RETRY, sandbox="z", can_roll_back=True), B),
+        (pending(EffectClass.CONTAINED, sandbox="s"), replace(RETRY, sandbox="", can_roll_back=True), B),
+        (pending(EffectClass.CONTAINED, sandbox=""), replace(RETRY, sandbox="s", can_roll_back=True), BR),
+        (pending(EffectClass.NETWORKED, sandbox="s"), replace(RETRY, sandbox="s"), X),
+        (pending(EffectClass.NETWORKED, sandbox="s"), replace(RETRY, sandbox="s", can_roll_back=True), B),
+        (pending(EffectClass.CONTAINED, starts=3), replace(RETRY, can_roll_back=True), B),
         (pending(EffectClass.OPAQUE), RETRY, X),
     ],
 )
@@ -57,8 +67,10 @@ def test_each_effect_class_is_settled_by_its_rule(call: Pending, found: Found, a
 def every_call_and_finding() -> list[tuple[Pending, Found]]:
     calls = [pending(e, path=p) for e in (None, *EffectClass) for p in (None, "f")]
     findings = [
-        Found(effect=e, is_first_attempt=f, content=c, probe=p)
-        for e, f, c, p in product((None, *EffectClass), (True, False), (None, *Content), (None, *Probe))
+        Found(effect=e, is_first_attempt=f, content=c, probe=p, can_roll_back=b)
+        for e, f, c, p, b in product(
+            (None, *EffectClass), (True, False), (None, *Content), (None, *Probe), (True, False)
+        )
     ]
     return list(product(calls, findings))
 
@@ -91,10 +103,12 @@ def test_a_call_that_kills_its_runner_is_not_started_for_ever() -> None:
         if call.started is None:
             continue
         for starts in (MAX_STARTS, MAX_STARTS + 1):
-            assert decide(replace(call, starts=starts), found).action is not R
+            assert decide(replace(call, starts=starts), found).action not in RUNS
         before = decide(replace(call, starts=MAX_STARTS - 1), found)
-        if before.action is R:
-            assert decide(replace(call, starts=MAX_STARTS), found).action is G
+        if before.action in RUNS:
+            after = decide(replace(call, starts=MAX_STARTS), found)
+            assert after.action is (B if before.action is BR else G)
+            assert after.blocks_rest
 
 
 def test_an_applied_effect_is_adopted_however_often_it_was_started() -> None:
@@ -112,11 +126,16 @@ def test_the_recorded_class_decides_and_not_a_better_one_of_today() -> None:
 def test_an_opaque_or_networked_call_never_runs_twice() -> None:
     for call, found in every_call_and_finding():
         if call.started is not None and call.started.effect in (EffectClass.OPAQUE, EffectClass.NETWORKED):
-            assert decide(call, found).action is not R
+            assert decide(call, found).action not in RUNS
+
+
+def test_a_roll_back_needs_a_whole_snapshot() -> None:
+    for call, found in every_call_and_finding():
+        assert found.can_roll_back or not decide(call, found).rolls_back
 
 
 def test_every_answer_says_what_did_not_happen() -> None:
-    for action in (A, X, N, D, G):
+    for action in (A, X, N, D, G, B):
         text = answer(Settlement(action, "because"), "tool")
         assert "because" in text
         assert text[0].isupper()

@@ -1,0 +1,24 @@
+"""What the task at hand has cost so far, over all its attempts: folds of what is recorded, nothing else."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from endstate_action.messages import Usage
+from endstate_action.state.session import State
+
+
+def total_cost(state: State) -> Decimal | None:
+    """US dollars; None as soon as one price is unknown."""
+    first = state.first_step_of_task()
+    paid = [r.cost_usd for r in state.replies[first:]] + [s.cost_usd for s in state.spent if s.step > first]
+    if any(p is None for p in paid):
+        return None
+    return sum((Decimal(p) for p in paid if p is not None), Decimal(0))
+
+
+def total_usage(state: State) -> Usage:
+    """Tokens, those of discarded replies included."""
+    first = state.first_step_of_task()
+    used = [r.usage for r in state.replies[first:]] + [s.usage for s in state.spent if s.step > first]
+    return sum(used, Usage())

@@ -1,0 +1,269 @@
+"""The pages say what the product does: names, numbers, links, commands and what they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import pytest
+
+from docs.generate import helps, pages
+from endstate_action.agent import calls, settle, verdict
+from endstate_action.agent.tools import shell
+from endstate_action.cli import EXIT_CODES, cli
+from endstate_action.config import DEFAULT_CONFIG, TOOLS, Limits
+from endstate_action.effects import EffectClass
+from endstate_action.state import lock
+from endstate_action.state.records import _CLASSES
+from tests.support.command import endstate, script
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+PAGES = [*ROOT.glob("*.md"), *sorted(DOCS.rglob("*.md"))]
+
+NODE = re.compile(r"tests/[\w/]+\.py::\w+")
+COMMAND = re.compile(r"(?:`|^\$? ?)(endstate(?: [a-z][\w-]*)*)([^`\n]*)", re.MULTILINE)
+CLAIM = re.compile(
+    r"\b(?:shipped|checkpoints?|sandbox|snapshots?|roll(?:ed)?[ -]back|barrier|fence|evidence|GitHub Action)\b"
+)
+ABSENT = re.compile(r"\b(?:not?|nothing|none|null|cannot|without)\b", re.IGNORECASE)
+OF_THE_FUTURE = {"Not there yet", "Words for what does not exist yet", "Not verified"}
+# What a configuration file may already say, a hash that is compared with one, and what SECURITY.md asks to be told.
+OTHER_MEANINGS = {"configuration.md", "tree-hash.md", "SECURITY.md", "AGENTS.md"}
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
+
+
+def commands(command: click.Command = cli, name: str = "endstate") -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    for sub, below in getattr(command, "commands", {}).items():
+        yield from commands(below, f"{name} {sub}")
+
+
+def options(command: click.Command) -> list[str]:
+    return [name for p in command.params for name in p.opts if name.startswith("--")]
+
+
+# Names
+
+
+def test_the_reference_has_every_command_and_option():
+    page = (REFERENCE / "cli.md").read_text()
+    for name, command in commands():
+        _, found, after = page.partition(f"## `{name}`\n")
+        assert found, name
+        help_text = after.partition("\n## ")[0]
+        assert [o for o in options(command) if o not in help_text] == [], name
+
+
+def test_the_reference_has_every_exit_code_and_kind_of_record():
+    codes, state = (REFERENCE / "exit-codes.md").read_text(), (REFERENCE / "state-format.md").read_text()
+    assert [code for code in EXIT_CODES if f"\n| {code} | " not in codes] == []
+    assert [kind for kind in _CLASSES if f"\n| `{kind}` | " not in state] == []
+    names = {f"`{f.name}`" for record in _CLASSES.values() for f in fields(record)}
+    assert [name for name in names if name not in state] == []
+
+
+def test_the_reference_has_every_configuration_key():
+    page = (REFERENCE / "configuration.md").read_text()
+    assert [key for key in DEFAULT_CONFIG.to_json() if f"`{key}`" not in page] == []
+
+
+def test_the_reference_has_the_outputs_of_a_real_run_and_tells_which_are_null(tmp_path: Path):
+    workspace = tmp_path / "w"
+    workspace.mkdir()
+    outputs = endstate(workspace, "run", "say it", "--json", *script(workspace, {"text": "Said."})).json
+    rows = re.findall(r"^\| `([\w-]+)` \| (.*) \|$", (REFERENCE / "outputs.md").read_text(), re.MULTILINE)
+    assert [name for name, _ in rows] == list(outputs)
+    assert [name for name, meaning in rows if "null in this release" in meaning and outputs[name] is not None] == []
+
+
+def test_the_guarantees_have_every_effect_class_and_the_readme_every_tool_there_is():
+    page, readme = (DOCS / "guarantees.md").read_text(), (ROOT / "README.md").read_text()
+    assert [str(e) for e in EffectClass if str(e) not in page] == []
+    assert [t for t in TOOLS if t != "pr_comment" and f"`{t}`" not in readme] == []
+
+
+def test_numbers_that_a_user_meets_are_those_of_the_code():
+    page, limits = (DOCS / "operations.md").read_text(), Limits()
+    for said in (
+        f"| {lock.DEFAULT_TIMEOUT_S:g} s, `--lock-timeout` |",
+        f"| {limits.max_steps} · ${limits.max_cost_usd} · {limits.max_resumes}, added up",
+        f"| {limits.max_minutes} min an attempt |",
+        f"| starts of one call | {settle.MAX_STARTS} |",
+        f"| odd replies in a row | {verdict.MAX_ODD_REPLIES} |",
+        f"| {shell.DEFAULT_TIMEOUT_S} s, up to {shell.MAX_TIMEOUT_S} s",
+        f"| {calls.MAX_RESULT_BYTES} bytes,",
+    ):
+        assert said in page
+
+
+def test_generated_pages_are_current():
+    """`make docs` writes them."""
+    assert [name_of(path) for path, text in pages().items() if path.read_text() != text] == []
+
+
+# What pages name exists
+
+
+@each_page
+def test_links_lead_somewhere(page: Path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        found = (page.parent / file) if file else page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", h).strip().lower().replace(" ", "-") for h in headings}
+
+
+@each_page
+def test_every_page_of_the_documentation_can_be_reached(page: Path):
+    pointers = [p for p in (DOCS / "index.md", DOCS / "decisions" / "README.md", ROOT / "README.md") if p != page]
+    linked = {(p.parent / t).resolve() for p in pointers for t in re.findall(r"\]\(([^)#\s]+)", p.read_text())}
+    assert DOCS not in page.parents or page.resolve() in linked
+
+
+@each_page
+def test_every_test_that_is_named_exists(page: Path):
+    for node in NODE.findall(page.read_text()):
+        file, _, name = node.partition("::")
+        assert re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE), node
+
+
+def test_every_decision_is_guarded_by_a_test():
+    kept = sorted((DOCS / "decisions").glob("0*.md"))
+    assert len(kept) > 10
+    for page in kept:
+        text = page.read_text()
+        assert len(text.splitlines()) < 40, page.name
+        assert NODE.search(text.partition("**Guarded by.**")[2]), page.name
+
+
+def test_every_cell_of_the_guarantees_names_its_test():
+    matrix, refs = (DOCS / "guarantees.md").read_text().split("\n| | test |\n", 1)
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in matrix.splitlines() if line.startswith("| ")]
+    cells = [cell for row in rows if row[1] != "what happens" and row[0] != "effect class" for cell in row[1:]]
+    outcomes = [c for row in rows if len(row) == 5 and row[0] != "effect class" for c in row[1:]]
+    assert [c for c in outcomes if not re.search(r"\[[A-Z]\]", c)] == []
+    used = set(re.findall(r"\[([A-Z])\]", " ".join(cells) + matrix))
+    assert used == set(re.findall(r"^\| \[([A-Z])\] \| `tests/", refs, re.MULTILINE))
+
+
+def test_every_command_that_is_named_exists():
+    known = dict(commands())
+    texts = {name_of(p): p.read_text() for p in PAGES}
+    texts |= {name_of(p): p.read_text() for p in (ROOT / "src").rglob("*.py")}
+    for where, text in texts.items():
+        for words, rest in COMMAND.findall(text):
+            named = next((n for n in sorted(known, key=len, reverse=True) if f"{words} ".startswith(f"{n} ")), None)
+            assert named is not None, (where, words)
+            assert named not in ("endstate", "endstate sessions") or named == words, (where, words)
+            wrong = [o for o in re.findall(r"(?<!\S)--[a-z][\w-]*", rest) if o not in options(known[named])]
+            assert [o for o in wrong if o not in ("--help", "--version")] == [], (where, words, rest)
+
+
+@each_page
+def test_nothing_is_claimed_that_does_not_exist(page: Path):
+    """A line that speaks of it says that it is not there, or stands under a heading that does."""
+    if page.name in OTHER_MEANINGS:
+        return
+    heading = ""
+    for line in re.sub(r"`[^`\n]*`", "", page.read_text()).splitlines():
+        heading = line.lstrip("# ") if line.startswith("#") else heading
+        if CLAIM.search(line) and heading not in OF_THE_FUTURE:
+            assert ABSENT.search(line), line
+
+
+# What pages show happens
+
+
+SESSION = re.compile(r"\b[0-9a-f]{12}\b")
+VARYING = ((r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME"),)
+# The demo works on a copy of what is there, so its tree differs from place to place.
+OF_THE_DEMO = ((r"et1:[0-9a-f]{64}", "TREE"), (r"Two copies of [^;]+;", "Two copies of IT;"))
+
+
+def plain(text: str, command: str) -> str:
+    for pattern, name in (*VARYING, *(OF_THE_DEMO if command == "make demo" else ())):
+        text = re.sub(pattern, name, text)
+    for number, session in enumerate(dict.fromkeys(SESSION.findall(text))):
+        text = text.replace(session, f"SESSION-{number}")
+    return text
+
+
+def shown(page: str) -> Iterator[tuple[str, str]]:
+    """Each command of a page's consoles, and what it is said to print."""
+    for block in re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            yield command, output
+
+
+def install(bin_dir: Path) -> None:
+    """What `pip install` and a virtual environment put on the path; `make demo` is `endstate demo`."""
+    bin_dir.mkdir()
+    for name, target in {
+        "endstate": f"{sys.executable} -m endstate_action",
+        "python": sys.executable,
+        "make": "endstate",
+    }.items():
+        (bin_dir / name).write_text(f'#!/bin/sh\nexec {target} "$@"\n')
+        (bin_dir / name).chmod(0o755)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["README.md", "docs/quickstart.md", "docs/embedding.md"])
+def test_commands_print_what_the_page_shows(name: str, tmp_path: Path):
+    page, where = (ROOT / name).read_text(), tmp_path / "place"
+    where.mkdir()
+    install(tmp_path / "bin")
+    for example in re.findall(r"\]\((examples/\w+\.py)\)", page):
+        shutil.copy(DOCS / example, where)
+    for text in re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[:1]:
+        (where / "script.json").write_text(text)
+    env = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    for command, expected in shown(page):
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=where,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        printed = done.stdout + ("Killed\n" if done.returncode == -9 else "")
+        assert plain(printed, command) == plain(expected, command), command
+
+
+def test_make_has_the_targets_that_the_pages_name():
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(r"^demo:.*\n\t@\$\(BIN\)/endstate demo$", makefile, re.MULTILINE)
+    for page in PAGES:
+        for target in re.findall(r"(?:`|^\$ )make ([a-z]+)", page.read_text(), re.MULTILINE):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), (page.name, target)
+
+
+def test_help_is_short_enough_for_a_terminal():
+    assert [name for name, text in helps() if max(map(len, text.splitlines())) > 100] == []
