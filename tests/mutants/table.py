@@ -107,8 +107,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="start-limit",
         guard="A call is started three times at most",
         file="src/endstate_action/agent/settle.py",
-        old="call.starts >= MAX_STARTS",
-        new="False",
+        old="    if not verdict.runs or call.starts < MAX_STARTS:",
+        new="    if True:",
         tests=("tests/unit/agent/test_loop.py::test_a_call_is_started_three_times_at_most",),
     ),
     Mutant(
@@ -415,5 +415,41 @@ MUTANTS: tuple[Mutant, ...] = (
         old="path not in left_out and ",
         new="",
         tests=("tests/unit/agent/test_commit.py::test_changes_from_before_the_session_stay_the_user_s",),
+    ),
+    Mutant(
+        name="adopt-what-is-there",
+        guard="An effect that is there after a kill is adopted, not repeated",
+        file="src/endstate_action/agent/settle.py",
+        old='            return Settlement(Action.ADOPT, "its key was found: it was applied")',
+        new='            return Settlement(Action.RUN, "again")',
+        tests=(
+            "tests/recovery/test_kill_matrix.py::test_an_effect_that_is_there_after_a_kill_is_adopted_and_not_repeated",
+        ),
+    ),
+    Mutant(
+        name="removal-order",
+        guard="Of a session that is removed the database goes first",
+        file="src/endstate_action/state/session.py",
+        old='            for suffix in ("", "-wal", "-shm", "-journal"):',
+        new='            for suffix in ("-wal", "-shm", "-journal", ""):',
+        tests=("tests/recovery/test_crash_windows.py::test_a_session_whose_removal_is_killed_is_whole_or_gone",),
+    ),
+    Mutant(
+        name="file-sync",
+        guard="A file is synced before it is renamed into its place",
+        file="src/endstate_action/system/files.py",
+        old="            os.fsync(file.fileno())\n        os.rename",
+        new="            pass\n        os.rename",
+        tests=(
+            "tests/recovery/test_crash_windows.py::test_a_file_is_synced_then_renamed_then_its_directory_is_synced_then_its_call_is_finished",
+        ),
+    ),
+    Mutant(
+        name="roll-back-needs-snapshot",
+        guard="A call is rolled back only to a snapshot that is whole",
+        file="src/endstate_action/agent/settle.py",
+        old="if not found.can_roll_back:",
+        new="if False:",
+        tests=("tests/unit/agent/test_settle.py::test_a_roll_back_needs_a_whole_snapshot",),
     ),
 )

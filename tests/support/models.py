@@ -13,7 +13,7 @@ Answer = Reply | Exception | Callable[[Request, OnDiscard], Reply]
 
 def say(text: str = "", *calls: tuple[str, dict[str, Any]], **given: Any) -> Reply:
     """A reply with this text and these calls; `stop_reason`, `blocks`, `model` … override what follows from them."""
-    blocks = [{"type": "text", "text": text}] if text else []
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
     blocks += [{"type": "tool_use", "id": f"call-{i}", "name": n, "input": a} for i, (n, a) in enumerate(calls)]
     reply: dict[str, Any] = {
         "message_id": "",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
 import sys
@@ -431,12 +430,12 @@ def test_removing_a_session_leaves_nothing_of_it(store: SessionStore, session: S
 
 def test_a_killed_creation_leaves_no_session(tmp_path: Path) -> None:
     store = SessionStore(tmp_path)
-    pid = os.fork()
-    if pid == 0:
-        os.rename = os.replace = Path.replace = lambda *a, **k: os.kill(os.getpid(), 9)  # type: ignore[assignment]
-        store.create()
-        os._exit(1)
-    os.waitpid(pid, 0)
+    code = (
+        "import os, sys; from pathlib import Path; from endstate_action import SessionStore\n"
+        "Path.replace = lambda *a: os.kill(os.getpid(), 9)\n"
+        "SessionStore(Path(sys.argv[1])).create()"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == -9
 
     assert store.all() == []
     with store.create() as session:
