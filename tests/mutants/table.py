@@ -78,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
         new='return Settlement(Action.RUN, "again")',
         tests=(
             "tests/unit/agent/test_settle.py::test_an_opaque_or_networked_call_never_runs_twice",
-            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",  # noqa: E501
+            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",
         ),
     ),
     Mutant(
@@ -118,7 +118,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="    if found.blocked_by is not None:",
         new="    if False:",
         tests=(
-            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",  # noqa: E501
+            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",
             "tests/unit/agent/test_loop.py::test_the_rest_of_a_batch_stays_not_run_when_the_resume_is_killed_too",
         ),
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,6 +22,8 @@ def quoted(value: Any) -> str:
 
 def suggestion(word: str, allowed: Iterable[str]) -> str:
     """`; did you mean edit?`, or nothing where no word is near."""
+    import difflib  # only where somebody has mistyped
+
     near = difflib.get_close_matches(word, list(allowed), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
