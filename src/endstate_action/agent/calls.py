@@ -166,8 +166,7 @@ class Calls:
 
     def _record_settlement(self, asked: Requested, settlement: Settlement) -> None:
         effect = self._recorded_effect(asked)
-        key = ("settled", asked.step, asked.index, self.epoch)
-        if key not in self.session.state.by_key:
+        if not self.session.state.is_settled_in(self.epoch, asked.place):
             self.session.append(
                 Settled(
                     asked.step,

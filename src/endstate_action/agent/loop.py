@@ -208,7 +208,7 @@ class AgentLoop:
             Mismatch: the session was begun under another contract.
             StateError: a record could not be written; nothing ran after it.
         """
-        if prompt_id is not None and self._state.by_key.get(("prompt", prompt_id)) is not None:
+        if prompt_id is not None and self._state.has_prompt(prompt_id):
             return self.resume()
         return self._attempt(scrub(prompt), prompt_id or secrets.token_hex(8))
 

@@ -105,11 +105,10 @@ class State:
     ended: list[Ended] = field(default_factory=list)
     pending: dict[tuple[int, int], Requested] = field(default_factory=dict)
     """Calls without an outcome, in the order they were asked for."""
-    by_key: dict[tuple[Any, ...], Record] = field(default_factory=dict)
+    _by_key: dict[tuple[Any, ...], Record] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
         self.records += 1
-        self.by_key[(record.kind, *record.key())] = record
         match record:
             # The three kinds that make up a session come first: a long one is folded whenever it is opened.
             case Started():
@@ -120,6 +119,32 @@ class State:
                 self.pending.pop(place, None)
             case Replied():
                 self._request(record)
+            case _:
+                self._by_key[(record.kind, *record.key())] = record
+                self._add_rare(record)
+
+    def find(self, record: Record) -> Record | None:
+        """What is recorded under the key of `record`."""
+        match record:
+            case Started():
+                starts = self.started.get((record.step, record.index), ())
+                return next((s for s in starts if s.epoch == record.epoch), None)
+            case Finished():
+                found = self.finished.get((record.step, record.index))
+                return found if found is not None and found.call_id == record.call_id else None
+            case Replied():
+                return self.replies[record.step - 1] if 0 < record.step <= len(self.replies) else None
+            case _:
+                return self._by_key.get((record.kind, *record.key()))
+
+    def has_prompt(self, prompt_id: str) -> bool:
+        return ("prompt", prompt_id) in self._by_key
+
+    def is_settled_in(self, epoch: int, place: tuple[int, int]) -> bool:
+        return ("settled", *place, epoch) in self._by_key
+
+    def _add_rare(self, record: Record) -> None:
+        match record:
             case Attempt():
                 self.attempts.append(record)
             case Frozen():
@@ -141,7 +166,7 @@ class State:
                 self.observed = record
             case Ended():
                 self.ended.append(record)
-            case Begun():
+            case _:
                 pass
 
     def _request(self, record: Replied) -> None:
@@ -229,7 +254,7 @@ class Session:
         """
         fresh: list[Record] = []
         for record in map(self._as_record, records):
-            known = self._state.by_key.get((record.kind, *record.key()))
+            known = self._state.find(record)
             if known is None:
                 self._refuse_disorder(record)
                 fresh.append(record)
