@@ -257,8 +257,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="wire-ids",
         guard="A call id that repeats is made unique on the wire",
         file="src/endstate_action/agent/context.py",
-        old="plain if plain and plain not in self._taken else",
-        new="plain if plain else",
+        old="        while chosen in self._taken:",
+        new="        while False:",
         tests=("tests/unit/agent/test_context.py::test_a_repeated_call_id_is_unique_on_the_wire_in_both_halves",),
     ),
     Mutant(

@@ -120,9 +120,9 @@ class _WireIds:
         if known is not None:
             return known
         plain = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in original)
-        chosen = plain if plain and plain not in self._taken else f"{plain or 'call'}_{step}_{index}"
+        chosen = plain or "call"
         while chosen in self._taken:
-            chosen += "_"
+            chosen += f"_{step}_{index}"
         self._taken.add(chosen)
         self._given[step, index] = chosen
         return chosen

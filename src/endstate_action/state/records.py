@@ -161,6 +161,8 @@ class Started:
     after: str | None = None
     sandbox: str = ""
     """Fingerprint of the sandbox it runs in; empty where it runs in none."""
+    root: str | None = None
+    """Snapshot of the workspace right before it runs, where one was taken."""
 
     def key(self) -> Key:
         return (self.step, self.index, self.epoch)
@@ -237,9 +239,29 @@ class Observed:
     tree_hash: str
     head: str | None
     at: float
+    root: str | None = None
+    """Its snapshot, where one was taken; what a snapshot names is durable before this row is written."""
 
     def key(self) -> Key:
         return (self.step, self.tree_hash, self.head, self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """The workspace was put back to `root`; what it replaced is the snapshot `kept`."""
+
+    kind: ClassVar[str] = "rolled_back"
+    step: int
+    index: int
+    epoch: int
+    root: str
+    kept: str | None
+    exact: bool
+    reasons: tuple[str, ...]
+    at: float
+
+    def key(self) -> Key:
+        return (self.step, self.index, self.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,13 +294,14 @@ Record: TypeAlias = (
     | Finished
     | Compacted
     | Observed
+    | RolledBack
     | Ended
 )
 _CLASSES: dict[str, type[Any]] = {
     c.kind: c
     for c in (
         Begun, Frozen, Attempt, Prompt, Note, Replied, Spent,
-        Started, StartEnded, Settled, Finished, Compacted, Observed, Ended,
+        Started, StartEnded, Settled, Finished, Compacted, Observed, RolledBack, Ended,
     )
 }  # fmt: skip
 
@@ -325,6 +348,8 @@ def decode(kind: str, text: str) -> Record:
             body["effect"] = _EFFECTS[body["effect"]]
         case "frozen":
             body["tools"], body["contracts"] = tuple(body["tools"]), tuple(body["contracts"])
+        case "rolled_back":
+            body["reasons"] = tuple(body["reasons"])
         case "attempt":
             body["accepted"] = tuple(body["accepted"])
         case _:

@@ -46,6 +46,7 @@ from endstate_action.state.records import (
     Prompt,
     Record,
     Replied,
+    RolledBack,
     Settled,
     Spent,
     Started,
@@ -102,6 +103,7 @@ class State:
     finished: dict[tuple[int, int], Finished] = field(default_factory=dict)
     compacted: Compacted | None = None
     observed: Observed | None = None
+    rolled_back: list[RolledBack] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
     pending: dict[tuple[int, int], Requested] = field(default_factory=dict)
     """Calls without an outcome, in the order they were asked for."""
@@ -164,6 +166,8 @@ class State:
                 self.compacted = record
             case Observed():
                 self.observed = record
+            case RolledBack():
+                self.rolled_back.append(record)
             case Ended():
                 self.ended.append(record)
             case _:
