@@ -25,6 +25,7 @@ FLOORS = {
     "system": 1,
     **dict.fromkeys(["state", "ci"], 2),
     "agent": 3,
+    "workplace": 3.5,
     **dict.fromkeys(["run", "verify", "deliver", "watch"], 4),
     # The demo tells its story with the story of a run.
     "demo": 5,

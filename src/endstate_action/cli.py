@@ -22,7 +22,7 @@ from endstate_action.errors import INTERNAL_ERROR, EndstateError, Interrupted, M
 
 if TYPE_CHECKING:
     from endstate_action.agent.loop import Event
-    from endstate_action.run import Report
+    from endstate_action.run import Report, SandboxChosen
     from endstate_action.state.session import Listed, State
 
 EXIT_CODES = {
@@ -131,12 +131,20 @@ def _located(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--max-cost-usd", metavar="USD", help="Over all attempts. Default: 5.00.")
 @click.option("--max-resumes", metavar="N", help="Attempts killed without progress. Default: 5.")
 @click.option("--max-minutes", metavar="N", help="Per attempt. Default: 90.")
+@click.option("--sandbox", metavar="WHAT", help="auto (default), required or off: where shell commands run.")
+@click.option("--network", is_flag=True, help="Let shell commands in the sandbox use the network.")
 @click.option("--lock-timeout", metavar="S", type=click.FloatRange(0), default=10.0, show_default=True,
               help="Seconds to wait for another run in this workspace.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one object with all outputs.")
 @_located
 def run(
-    session: str | None, script: str | None, lock_timeout: float, as_json: bool, resume: bool, **given: str | None
+    session: str | None,
+    script: str | None,
+    lock_timeout: float,
+    as_json: bool,
+    resume: bool,
+    network: bool,
+    **given: str | None,
 ) -> int:
     """Run an agent on the workspace; PROMPT says what to do.
 
@@ -149,6 +157,7 @@ def run(
     from endstate_action.run import run as run_story
 
     inputs = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
+    inputs["network"] = "true" if network else "false"
     inputs["resume"] = "true" if resume or session is not None else "false"
     settings = parse_settings(inputs, _read_file)
     lines = _Lines(environ)
@@ -231,15 +240,21 @@ class _Lines:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._is_terminal = sys.stderr.isatty()
         self._cost = ""
+        self._sandbox = ""
 
-    def event(self, event: Event) -> None:
+    def event(self, event: Event | SandboxChosen) -> None:
         from endstate_action.agent.loop import AttemptBegan, StepEnded
+        from endstate_action.run import SandboxChosen
 
         match event:
+            case SandboxChosen():
+                self._sandbox = event.sandbox
+                if self._is_terminal:
+                    _say(f"sandbox: {event.sandbox} ({printable(event.note)})")
             case AttemptBegan():
                 pending = f" · {event.pending} calls to settle" if event.pending else ""
                 began = f"resumed, attempt {event.epoch}" if event.resumed else "attempt 1"
-                _say(f"session {event.session} · {began}{pending} · "
+                _say(f"session {event.session} · {began}{pending} · sandbox: {self._sandbox} · "
                      f"if it dies: endstate run --resume --session {event.session}")  # fmt: skip
             case StepEnded():
                 self._cost = "cost unknown" if event.cost_usd is None else f"${event.cost_usd:.2f}"

@@ -134,6 +134,9 @@ class _Paused(Tool):
         )
         self._tool, self._tell = tool, tell
 
+    def contract(self) -> dict[str, str]:
+        return self._tool.contract()
+
     def plan(self, arguments: Mapping[str, Any], context: CallContext) -> FileChange | None:
         return self._tool.plan(arguments, context)
 

@@ -18,18 +18,14 @@ from typing import Any, cast
 from endstate_action import __version__
 from endstate_action.agent.context import Budget
 from endstate_action.agent.loop import DEFAULT_SYSTEM, AgentLoop, Event, RunResult, Setup
-from endstate_action.agent.observe import Observer, changed_since, keep_baseline
+from endstate_action.agent.observe import changed_since, keep_baseline
 from endstate_action.agent.policy import Policy
 from endstate_action.agent.providers.base import Provider
 from endstate_action.agent.providers.prices import DEFAULT_MODEL, cost_usd, price_of
 from endstate_action.agent.providers.scripted import ScriptedProvider
 from endstate_action.agent.tools.base import Tool
-from endstate_action.agent.tools.commit import GitCommit
-from endstate_action.agent.tools.edit import Edit, Write
-from endstate_action.agent.tools.read import Glob, Grep, Read
-from endstate_action.agent.tools.shell import Bash
 from endstate_action.config import Config, ProviderName, Settings, find_config, find_instructions
-from endstate_action.errors import InputError, Mismatch, OutcomeUnknown, StateError, UnknownSession
+from endstate_action.errors import InputError, Mismatch, StateError, UnknownSession
 from endstate_action.messages import Usage
 from endstate_action.state.directory import StateDirectory, locate
 from endstate_action.state.lock import DEFAULT_TIMEOUT_S, StateLock
@@ -37,13 +33,23 @@ from endstate_action.state.session import Session, SessionStore, State
 from endstate_action.system import git
 from endstate_action.system.files import Workspace
 from endstate_action.system.git_call import GitError
-from endstate_action.system.proctable import end_tagged, identity
+from endstate_action.system.proctable import identity
 from endstate_action.system.redaction import Secrets
+from endstate_action.system.sandbox import Sandbox
 from endstate_action.system.secrets import call_environment, split_environment
 from endstate_action.system.signals import Interrupts
+from endstate_action.workplace import Workplace, describe
 
 SCRIPTED_MODEL = "scripted"
 DEFAULT_PROVIDER: ProviderName = "anthropic"
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxChosen:
+    """Event: what shell calls run in, as the output says it and in a person's words."""
+
+    sandbox: str
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ class Ports:
     """The environment as it was when the command began; nothing of it reaches a tool but by the allow-list."""
     provider: Callable[[str, Settings], Provider]
     """From a provider's name to the provider; raises `InputError` where something that it needs is missing."""
-    emit: Callable[[Event], None] = lambda event: None
+    emit: Callable[[Event | SandboxChosen], None] = lambda event: None
     notice: Callable[[str], None] = lambda text: None
     """Told, in a sentence, what a person should know before the first model call."""
     clock: Callable[[], float] = time.time
@@ -163,19 +169,24 @@ class _Story:
     def _drive(self, session: Session, provider: Provider, config: Config, setup: Setup) -> Report:
         self.lock.name(session.id)
         secrets = Secrets(split_environment(self.ports.environ)[1])
-        observer = Observer(
-            self.workspace,
-            (".git", self.settings.state_dir),
-            cache=self.state.cache,
-            head=self._head,
+        place = Workplace(
+            self.workspace, self.state, self.repository, self.ports.environ, session.state.begun.bound, config
         )
+        sandbox = place.sandbox(self.settings.sandbox, network=self.settings.network)
+        self.ports.emit(
+            SandboxChosen(describe(sandbox), sandbox.note if isinstance(sandbox, Sandbox) else sandbox.reason)
+        )
+        snapshots = place.snapshots()
+        observer = place.observer(snapshots)
+        clear = place.clear(session.id, snapshots)
         if not session.state.attempts or (session.state.is_finished and self.settings.prompt is not None):
+            clear()
             keep_baseline(self.state.baseline(session.id), observer.now())
         interrupts = Interrupts()
         loop = AgentLoop(
             session,
             provider,
-            self._tools(session.state, config),
+            self.ports.tools(place.tools(sandbox)),
             workspace=Workspace(self.workspace, hidden=(self.settings.state_dir,), staging=self.state.tmp),
             setup=setup,
             policy=Policy.from_config(config),
@@ -185,7 +196,7 @@ class _Story:
             guard=self.lock.check,
             redact=secrets.redact,
             call_environment=lambda tag: call_environment(self.ports.environ, extra_names=config.env, tag=tag),
-            leftovers=lambda: _end_leftovers(session.id),
+            leftovers=clear,
             emit=self.ports.emit,
             interrupts=interrupts,
             clock=self.ports.clock,
@@ -195,9 +206,8 @@ class _Story:
         with interrupts.caught(self.settings.limits.max_minutes * 60):
             prompt = self.settings.prompt
             result = loop.resume() if prompt is None else loop.run(prompt)
-        return Report(
-            result, outputs(session.state, result, changed_since(self.state.baseline(session.id), observer.now()))
-        )
+        changed = changed_since(self.state.baseline(session.id), observer.now())
+        return Report(result, outputs(session.state, result, changed, describe(sandbox)))
 
     # What a new session is made of
 
@@ -244,26 +254,6 @@ class _Story:
                 hint="Resume it where it was begun, with git installed if it is a git checkout.",
             )
 
-    def _tools(self, state: State, config: Config) -> list[Tool]:
-        made: dict[str, Tool] = {t.name: t for t in (Read(), Write(), Edit(), Glob(), Grep(), Bash())}
-        bound = state.begun.bound
-        if self.repository is not None:
-            made["git_commit"] = GitCommit(
-                self.repository,
-                bound.get("trust", ""),
-                bound.get("base"),
-                bound.get("dirty", {}),
-                Policy.from_config(config).protecting,
-            )
-        return self.ports.tools([made[name] for name in config.tools if name in made])
-
-    def _head(self) -> str | None:
-        """The commit at HEAD; what an agent did to `.git` must not end its run."""
-        try:
-            return self.repository.head().commit if self.repository else None
-        except GitError:
-            return "unreadable"
-
     def _newest(self) -> str:
         readable = [s for s in self.store.all() if s.state is not None and s.state.prompts]
         unfinished = [s for s in readable if not s.is_finished]
@@ -301,7 +291,7 @@ class _Story:
         )
 
 
-def outputs(state: State, result: RunResult, changed: list[str] | None) -> dict[str, Any]:
+def outputs(state: State, result: RunResult, changed: list[str] | None, sandbox: str) -> dict[str, Any]:
     """The outputs of a run by the names of the action; None where this run cannot have one."""
     bound = state.begun.bound
     commits = [f.content for f in state.finished.values() if f.status == "ok" and f.content.startswith("Committed ")]
@@ -313,7 +303,7 @@ def outputs(state: State, result: RunResult, changed: list[str] | None) -> dict[
         "resumed": result.attempt > 1,
         "restored-from": None,
         "durability": "local",
-        "sandbox": "none",
+        "sandbox": sandbox,
         "base-tree": bound.get("base-tree"),
         "restored-tree-hash": None,
         "tree-hash": result.tree_hash(),
@@ -378,16 +368,6 @@ def _clear(state: StateDirectory) -> None:
             shutil.rmtree(left, ignore_errors=True)
         else:
             left.unlink(missing_ok=True)
-
-
-def _end_leftovers(session: str) -> None:
-    _, survivors = end_tagged(f"{session}/")
-    if survivors:
-        pids = ", ".join(str(p.pid) for p in survivors)
-        raise OutcomeUnknown(
-            f"Processes of an earlier attempt are still running and could not be ended: {pids}. Nothing was run.",
-            hint="End them (they may still write to the workspace), then `endstate run --resume`.",
-        )
 
 
 def _overrides(config: Config) -> Mapping[str, Mapping[str, float]]:

@@ -49,7 +49,7 @@ def test_a_sample_of_kill_points_ends_in_the_tree_and_the_history_of_an_undistur
         trial.check(bench.undisturbed("exact"), where)
 
 
-@pytest.mark.parametrize("tool", ["write", "edit", "publish", "git_commit"])
+@pytest.mark.parametrize("tool", ["write", "edit", "publish"])
 def test_an_effect_that_is_there_after_a_kill_is_adopted_and_not_repeated(bench: Bench, tool: str):
     """The window that cannot be closed: the effect is there, its outcome is not recorded."""
     (point,) = [p["n"] for p in bench.points("exact") if p["what"] == f"after {tool}"]
@@ -60,6 +60,17 @@ def test_an_effect_that_is_there_after_a_kill_is_adopted_and_not_repeated(bench:
     trial.check(bench.undisturbed("exact"))
     assert [s.action for s in trial.state().settled if (s.step, s.index) == place] == ["adopt"]
     assert trial.executions()[place] == 1
+
+
+def test_a_commit_that_is_there_after_a_kill_is_rolled_back_and_made_again_with_the_same_id(bench: Bench):
+    (point,) = [p["n"] for p in bench.points("exact") if p["what"] == "after git_commit"]
+    trial = bench.trial("exact")
+    assert trial.begin(kill_at=point) == KILLED
+    made = trial.repo.git("rev-parse", "HEAD")
+    assert trial.resume() == 0
+    trial.check(bench.undisturbed("exact"))
+    assert [r.exact for r in trial.state().rolled_back] == [True]
+    assert trial.repo.git("rev-parse", "HEAD") == made
 
 
 @pytest.mark.recovery

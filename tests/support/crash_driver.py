@@ -135,6 +135,9 @@ class _Tapped(Tool):
         )
         self._tool, self._point, self._side = tool, point, side
 
+    def contract(self) -> dict[str, str]:
+        return self._tool.contract()
+
     def plan(self, arguments: Mapping[str, Any], context: CallContext) -> FileChange | None:
         return self._tool.plan(arguments, context)
 
@@ -257,6 +260,7 @@ def perform(job: Job) -> int:
         _count_os_effects(point)
     inputs = {
         "provider": "scripted",
+        "sandbox": "off",
         "working-directory": job.workspace,
         "instructions": "none",
         "resume": "true" if job.resume else "false",

@@ -22,10 +22,12 @@ from endstate_action.agent.tools.base import (
 from endstate_action.effects import EffectClass, Probe, content_digest, idempotency_key
 from endstate_action.errors import EndstateError, Interrupted
 from endstate_action.messages import is_blank, scrub
-from endstate_action.state.records import Finished, Observed, Record, Settled, Started, StartEnded, Status
+from endstate_action.state.records import Finished, Observed, Record, RolledBack, Settled, Started, StartEnded, Status
 from endstate_action.state.session import Requested, Session
 from endstate_action.system.files import Workspace
 from endstate_action.system.signals import Interrupts, TimeIsUp
+
+_MAY_DO_ANYTHING = (EffectClass.CONTAINED, EffectClass.NETWORKED, EffectClass.OPAQUE)
 
 MAX_RESULT_BYTES = 100_000
 """A result longer than this is kept as head and tail, whatever the tool returned."""
@@ -78,12 +80,15 @@ class Calls:
             self._apply(asked, settlement, settlement if left_over else None)
 
     def _apply(self, asked: Requested, settlement: Settlement, settled: Settlement | None) -> None:
+        if settlement.rolls_back:
+            self._roll_back(asked)
         match settlement.action:
             case Action.RUN | Action.ROLL_BACK_AND_RUN:
                 self._run(asked, settled)
             case Action.ADOPT:
-                outcome = self._probe(asked).outcome if self._recorded_effect(asked) is EffectClass.KEYED else ""
-                self._finish(asked, "ok", outcome or answer(settlement, asked.call.name), 0.0, settled, wrote=True)
+                found = self._probe(asked).outcome if self._recorded_effect(asked) is EffectClass.KEYED else ""
+                text = found or answer(settlement, asked.call.name)
+                self._finish(asked, "ok", text, 0.0, settled, wrote=EffectClass.KEYED)
             case _:
                 self._finish(asked, settlement.status, answer(settlement, asked.call.name), 0.0, settled)
 
@@ -98,10 +103,29 @@ class Calls:
             return
         self.guard()
         self.interrupts.check()
-        self.session.append(self._started(asked, tool, context, change))
+        # What a command does cannot be planned, so what is there before it is looked at once more.
+        before = self._observed(asked.step) if tool.effect in _MAY_DO_ANYTHING else ()
+        self.session.append(*before, self._started(asked, tool, context, change, before))
         began = self.clock()
         status, text = self._act(asked, tool, context, change)
-        self._finish(asked, status, text, self.clock() - began, settled, wrote=tool.effect is not EffectClass.READS)
+        self._finish(asked, status, text, self.clock() - began, settled, wrote=tool.effect)
+
+    def _roll_back(self, asked: Requested) -> None:
+        """Make an interrupted call never have happened; what it left is kept as a snapshot."""
+        root = self._started_last(asked).root or ""
+        self.guard()
+        restored = self.observer.roll_back(root)
+        record = RolledBack(
+            asked.step,
+            asked.index,
+            self.epoch,
+            root,
+            restored.kept,
+            restored.exact,
+            restored.reasons,
+            self.clock(),
+        )
+        self.session.append(record, *self._observed(asked.step))
 
     def _act(self, asked: Requested, tool: Tool, context: CallContext, change: FileChange | None) -> tuple[Status, str]:
         try:
@@ -117,8 +141,16 @@ class Calls:
         except Exception as error:  # noqa: BLE001  a defect in a tool is an outcome of its call, not the end of the run
             return "error", f"The tool {tool.name} failed: {type(error).__name__}: {error}"
 
-    def _started(self, asked: Requested, tool: Tool, context: CallContext, change: FileChange | None) -> Started:
+    def _started(
+        self,
+        asked: Requested,
+        tool: Tool,
+        context: CallContext,
+        change: FileChange | None,
+        observed: Sequence[Observed],
+    ) -> Started:
         path, before, after = (change.path, change.before, change.after) if change else (None, None, None)
+        newest = observed[-1] if observed else self.session.state.observed
         return Started(
             asked.step,
             asked.index,
@@ -130,6 +162,8 @@ class Calls:
             path,
             before,
             after,
+            tool.runs_in,
+            newest.root if newest else None,
         )
 
     def _finish(
@@ -140,7 +174,7 @@ class Calls:
         elapsed_s: float,
         settled: Settlement | None,
         *,
-        wrote: bool = False,
+        wrote: EffectClass = EffectClass.READS,
     ) -> None:
         content = bounded(self.redact(scrub(text)))
         if is_blank(content):
@@ -149,8 +183,10 @@ class Calls:
             asked.step, asked.index, asked.call.id, status, content, self.epoch, self.clock(), round(elapsed_s, 3)
         )
         records: list[Record] = [outcome]
-        if wrote:
-            records += self._observed(asked.step)
+        if wrote is not EffectClass.READS:
+            # What a call took away of our own state must not be looked for in a snapshot of the rest.
+            self.guard()
+            records += self._observed(asked.step, doubtful=wrote is EffectClass.OPAQUE)
         self.session.append(*records)
         self.emit(
             CallEnded(
@@ -158,11 +194,9 @@ class Calls:
             )
         )
 
-    def _observed(self, step: int) -> Sequence[Observed]:
-        seen, last = self.observer.now(), self.session.state.observed
-        if last is not None and (seen.tree_hash, seen.head) == (last.tree_hash, last.head):
-            return ()
-        return (Observed(step, seen.tree_hash, seen.head, self.clock()),)
+    def _observed(self, step: int, *, doubtful: bool = False) -> Sequence[Observed]:
+        seen = self.observer.now(doubtful=doubtful)
+        return () if seen.is_as(self.session.state.observed) else (seen.recorded(step, self.clock()),)
 
     def _record_settlement(self, asked: Requested, settlement: Settlement) -> None:
         effect = self._recorded_effect(asked)
@@ -200,6 +234,8 @@ class Calls:
             is_first_attempt=self.epoch == 1,
             content=self._content(asked) if effect is EffectClass.IDEMPOTENT else None,
             probe=self._probe(asked).probe if tool and effect is EffectClass.KEYED and self.epoch > 1 else None,
+            can_roll_back=self._can_roll_back(asked),
+            sandbox=tool.runs_in if tool else "",
             blocked_by=self._blocked_by(asked),
             is_buried=asked.step < state.steps,
         )
@@ -224,6 +260,13 @@ class Calls:
             return tool.probe(asked.call.arguments, self._context(asked))
         except ToolError:
             return Probed(Probe.UNKNOWN)
+
+    def _can_roll_back(self, asked: Requested) -> bool:
+        starts = self.session.state.started.get(asked.place)
+        return starts is not None and self.observer.can_roll_back(starts[-1].root)
+
+    def _started_last(self, asked: Requested) -> Started:
+        return self.session.state.started[asked.place][-1]
 
     def _blocked_by(self, asked: Requested) -> str | None:
         """The call of the same batch that was refused, in this attempt or an earlier one."""

@@ -32,6 +32,7 @@ from endstate_action.agent.providers.base import ContextOverflow, ModelUnknown, 
 from endstate_action.agent.tools.base import Tool
 from endstate_action.agent.verdict import Ask, Done, Stop, verdict
 from endstate_action.config import Limits
+from endstate_action.effects import EffectClass
 from endstate_action.errors import (
     EndstateError,
     InputError,
@@ -48,7 +49,6 @@ from endstate_action.state.records import (
     Ended,
     Frozen,
     Note,
-    Observed,
     Prompt,
     Replied,
     Settled,
@@ -432,16 +432,24 @@ class AgentLoop:
 
     def _notice_changes(self) -> None:
         """Tell the model, once, what is not as it was last recorded."""
-        seen, last = self._observer.now(), self._state.observed
-        if last is not None and (seen.tree_hash, seen.head) == (last.tree_hash, last.head):
+        if self._will_be_undone():
             return
-        observed = Observed(self._state.steps, seen.tree_hash, seen.head, self._clock())
+        seen, last = self._observer.now(), self._state.observed
+        if seen.is_as(last):
+            return
+        observed = seen.recorded(self._state.steps, self._clock())
         text = self._observer.difference(last, seen, self._in_flight()) if last is not None else None
         if text is None:
             self._session.append(observed)
         else:
             note = Note(f"{seen.tree_hash}/{seen.head}/{self._state.epoch}", text, self._state.steps)
             self._session.append(note, observed)
+
+    def _will_be_undone(self) -> bool:
+        """Whether a roll-back is at hand; what was changed meanwhile is then kept under the roll-back's name."""
+        started = (self._state.started.get(place) for place in self._state.pending)
+        undone = (EffectClass.CONTAINED, EffectClass.NETWORKED)
+        return any(s and s[-1].effect in undone and self._observer.can_roll_back(s[-1].root) for s in started)
 
     def _in_flight(self) -> tuple[str | None, ...]:
         """Paths that pending calls may have changed; None stands for one that may have changed anything."""

@@ -1,7 +1,7 @@
-"""What the workspace looked like when it was last recorded, and what changed since.
+"""What the workspace looked like when it was last recorded, what changed since, and the way back.
 
 Without this, an edit made between two attempts would be taken for the agent's own work, or be
-overwritten by an agent that does not know of it.
+overwritten by an agent that does not know of it; and an interrupted command could not be undone.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from endstate_action.errors import SnapshotDamaged
 from endstate_action.state.records import Observed
+from endstate_action.state.snapshot import Restored, Snapshot
 from endstate_action.system.tree import Change, Scan, StatCache, diff, display, scan
 
 NAMED_AT_MOST = 20
@@ -24,6 +27,25 @@ class Seen:
     tree_hash: str
     head: str | None
     scan: Scan
+    root: str | None = None
+    """Its snapshot, durable, where snapshots are taken."""
+
+    def recorded(self, step: int, at: float) -> Observed:
+        return Observed(step, self.tree_hash, self.head, at, self.root)
+
+    def is_as(self, last: Observed | None) -> bool:
+        """Whether it is what was recorded last."""
+        return last is not None and (self.tree_hash, self.head, self.root) == (last.tree_hash, last.head, last.root)
+
+
+class Snapshots(Protocol):
+    """What the observer needs of a snapshot store; `state.snapshot.SnapshotStore` is one."""
+
+    def take(self, *, full_rehash: bool = False) -> Snapshot: ...
+
+    def verify(self, root: str) -> None: ...
+
+    def restore(self, root: str, *, keep: bool = True) -> Restored: ...
 
 
 class Observer:
@@ -34,6 +56,7 @@ class Observer:
         excluded: exact root-relative paths that do not belong to it (`.git`, the state directory).
         cache: directory for the stat cache, which also remembers the scan recorded last.
         head: tells the commit at HEAD; the workspace counts as a plain directory when left out.
+        snapshots: takes and restores snapshots; without them nothing can be rolled back.
     """
 
     def __init__(
@@ -43,17 +66,46 @@ class Observer:
         *,
         cache: Path | None = None,
         head: Callable[[], str | None] = lambda: None,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self.root = root
         self.excluded = excluded
         self._cache = StatCache(cache) if cache else None
         self._head = head
+        self._snapshots = snapshots
+        self._last: Seen | None = None
         self._before = self._cache.last() if self._cache else None
 
-    def now(self) -> Seen:
-        """Scan the workspace; only what changed is read again where there is a cache."""
+    def now(self, *, doubtful: bool = False) -> Seen:
+        """Look at the workspace; only what changed is read again, unless what was running makes that `doubtful`."""
+        root = self._snapshots.take(full_rehash=doubtful).root if self._snapshots else None
+        head, last = self._head(), self._last
+        if last is not None and root is not None and (last.root, last.head) == (root, head):
+            return last
         found = scan(self.root, [name.encode() for name in self.excluded], self._cache)
-        return Seen(found.tree_hash, self._head(), found)
+        self._last = Seen(found.tree_hash, head, found, root)
+        return self._last
+
+    def can_roll_back(self, root: str | None) -> bool:
+        """Whether the snapshot is there, whole."""
+        if self._snapshots is None or root is None:
+            return False
+        try:
+            self._snapshots.verify(root)
+        except SnapshotDamaged:
+            return False
+        return True
+
+    def roll_back(self, root: str) -> Restored:
+        """Put the workspace back; what it replaces is kept as a snapshot, named in the result.
+
+        Raises:
+            SnapshotDamaged, NotRestored: nothing may run on what is there now.
+        """
+        if self._snapshots is None:
+            raise SnapshotDamaged(f"There are no snapshots here, so {root} was not restored. Nothing was changed.")
+        self._last = None
+        return self._snapshots.restore(root)
 
     def difference(self, last: Observed, seen: Seen, in_flight: tuple[str | None, ...]) -> str | None:
         """What the model should be told about the way from `last` to `seen`; None where there is nothing to tell.

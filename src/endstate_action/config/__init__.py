@@ -11,6 +11,7 @@ from endstate_action.config.reveal import reveal
 from endstate_action.config.settings import (
     Limits,
     ProviderName,
+    SandboxChoice,
     Settings,
     parse_base_url,
     parse_boolean,
@@ -49,6 +50,7 @@ __all__ = [
     "ProviderName",
     "Read",
     "Rule",
+    "SandboxChoice",
     "Settings",
     "SnapshotLimits",
     "find_config",

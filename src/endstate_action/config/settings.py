@@ -17,6 +17,7 @@ from endstate_action.errors import InputError
 
 ProviderName = Literal["anthropic", "scripted"]
 OnMismatch = Literal["refuse", "continue", "restart"]
+SandboxChoice = Literal["auto", "required", "off"]
 _Choice = TypeVar("_Choice", bound=str)
 
 PROMPT_MAX_BYTES = 120 * 1024
@@ -36,6 +37,8 @@ INPUTS = (
     "max-cost-usd",
     "max-resumes",
     "max-minutes",
+    "sandbox",
+    "network",
 )
 
 _INT = re.compile(r"[0-9]{1,9}")
@@ -83,6 +86,9 @@ class Settings:
     resume: bool = False
     on_mismatch: OnMismatch = "refuse"
     limits: Limits = Limits()
+    sandbox: SandboxChoice = "auto"
+    network: bool = False
+    """Whether shell calls in the sandbox may use the network."""
 
 
 def parse_settings(inputs: Mapping[str, str], read: Read) -> Settings:
@@ -106,6 +112,8 @@ def parse_settings(inputs: Mapping[str, str], read: Read) -> Settings:
         resume=resume,
         on_mismatch=parse_choice("on-mismatch", given.get("on-mismatch", "refuse"), get_args(OnMismatch)),
         limits=_limits(given),
+        sandbox=parse_choice("sandbox", given.get("sandbox", "auto"), get_args(SandboxChoice)),
+        network=parse_boolean("network", given.get("network", "false")),
     )
 
 

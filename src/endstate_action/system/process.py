@@ -43,6 +43,7 @@ __all__ = [
     "Finished",
     "Output",
     "ProcessInfo",
+    "User",
     "capture",
     "decode",
     "end_tagged",
@@ -77,6 +78,14 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class User:
+    """Whose rights a program gets instead of ours, without any further group; only root can give them."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
 class Completed:
     returncode: int
     """Negative: minus the signal that ended it."""
@@ -93,6 +102,8 @@ def run(
     tag: str,
     cap_bytes: int = DEFAULT_CAP_BYTES,
     check: Callable[[], None] = lambda: None,
+    keep: Sequence[int] = (),
+    user: User | None = None,
 ) -> Finished:
     """Run one program until it ends by itself or after `timeout_s`, then end everything that it left.
 
@@ -100,8 +111,8 @@ def run(
     kept of the output's beginning and of its end each. `tag` goes into the environment, so that
     `tagged` finds what a dead attempt left. `check` is called while waiting, several times a second;
     an exception from it ends everything as well, and is passed on. (A signal handler must not raise
-    here: an exception inside the hooks that run around a fork would be swallowed.) Calls run one at
-    a time.
+    here: an exception inside the hooks that run around a fork would be swallowed.) The program inherits
+    the descriptors in `keep`, and runs as `user` where one is given. Calls run one at a time.
 
     A child that another thread of an embedding program starts meanwhile *in a session of its own*
     would be taken for the call's; ours are not.
@@ -111,7 +122,8 @@ def run(
         ValueError: argv or env cannot be passed to a program (NUL bytes).
     """
     with _one_call:
-        return _Call(tag, Sink(cap_bytes), check).run(argv, cwd, env, timeout_s)
+        start = _Start(argv, cwd, {**env, TAG_VARIABLE: tag}, keep, user)
+        return _Call(tag, Sink(cap_bytes), check).run(start, timeout_s)
 
 
 def fork(story: Callable[[], None]) -> int:
@@ -164,6 +176,34 @@ def capture(
 _CHECK_EVERY_S = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """How a call's program is started."""
+
+    argv: Sequence[str]
+    cwd: Path
+    env: Mapping[str, str]
+    keep: Sequence[int]
+    user: User | None
+
+    def now(self, output: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.argv,
+            cwd=self.cwd,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=self.keep,
+            user=self.user.uid if self.user else None,
+            group=self.user.gid if self.user else None,
+            extra_groups=() if self.user else None,
+            # Runs after the change of user, which would undo it.
+            preexec_fn=die_with_us(),  # noqa: PLW1509
+        )
+
+
 class _Call:
     """One run of a program, with everything that descends from it."""
 
@@ -176,12 +216,12 @@ class _Call:
         adopt_orphans()
         self._before = frozenset(everything())
 
-    def run(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s: float) -> Finished:
+    def run(self, start: _Start, timeout_s: float) -> Finished:
         began = time.monotonic()
         try:
             ends = os.pipe()
             with open(ends[0], "rb", buffering=0) as reader, open(ends[1], "wb", buffering=0) as writer:
-                self._process = process = _start(argv, cwd, {**env, TAG_VARIABLE: self._tag}, writer.fileno())
+                self._process = process = start.now(writer.fileno())
                 writer.close()
                 in_time = self._follow(process, reader.fileno(), began + timeout_s)
                 ended = self._end(courtesy_s=_COURTESY_S if in_time else 0.0)
@@ -250,19 +290,6 @@ class _Call:
             _kill_group(self._process)
             self._process.wait()
         return Ended((), ())
-
-
-def _start(argv: Sequence[str], cwd: Path, env: Mapping[str, str], output: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        argv,
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=die_with_us(),  # noqa: PLW1509
-    )
 
 
 @contextlib.contextmanager

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from endstate_action.system.tree_format import Directory, Entry, Scan
+from endstate_action.system.tree_format import Directory, Scan
+
+E = TypeVar("E")
 
 Signature = tuple[int, int, int, int, int, int]
 """Mode, inode, device, size, mtime and ctime, both in nanoseconds."""
@@ -49,9 +52,8 @@ def rows(packed: bytes) -> Iterator[bytes]:
     return (packed[at : at + _ROW_BYTES] for at in range(0, len(packed), _ROW_BYTES))
 
 
-def known(before: Directory) -> dict[bytes, tuple[bytes, Entry]]:
-    """By name, the packed signature and the entry that was read under it."""
-    entries = dict(before.entries())
+def known(before: Directory, entries: Mapping[bytes, E]) -> dict[bytes, tuple[bytes, E]]:
+    """By name, the packed signature and the one of `before`'s `entries` that was read under it."""
     seen = zip(before.names.split(b"\0"), rows(before.stats), strict=False)
     return {name: (row, entries[name]) for name, row in seen if name in entries}
 

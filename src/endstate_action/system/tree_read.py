@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from endstate_action.system.tree_cache import NEVER, Signature, signature
 from endstate_action.system.tree_format import Entry, Kind
@@ -29,14 +31,40 @@ _ODD = {
 }
 
 
+E = TypeVar("E")
+
+
 @dataclass(frozen=True, slots=True)
-class Look:
+class Look(Generic[E]):
     """What an entry turned out to be (None: it is gone) and the signature that stands for it, or `NEVER`."""
 
-    entry: Entry | None
+    entry: E | None
     seen: Signature = NEVER
     changed: bool = False
     """Whether it went away or never held still while it was read."""
+
+
+Attempt = Callable[[int, str, Signature], tuple[E, Signature, bool]]
+"""Reads the entry that is taken for what the signature says. Returns also the signature that it had afterwards and
+whether that stands for what was read: not so where it could not be read."""
+
+
+def look(attempt: Attempt[E], directory: int, name: str, seen: Signature) -> Look[E]:
+    """Read the entry that had the signature `seen` a moment ago; again if it changes meanwhile.
+
+    Raises:
+        OSError: from `attempt`, but for `FileNotFoundError`.
+    """
+    entry = None
+    for _ in range(_ATTEMPTS):
+        try:
+            entry, after, stands = attempt(directory, name, seen)
+        except FileNotFoundError:
+            return Look(None, changed=True)
+        if after == seen:
+            return Look(entry, seen if stands else NEVER)
+        seen = after
+    return Look(entry, changed=True)
 
 
 class Reader:
@@ -45,24 +73,15 @@ class Reader:
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(_CHUNK_BYTES))
 
-    def look(self, directory: int, name: str, seen: Signature) -> Look:
+    def look(self, directory: int, name: str, seen: Signature) -> Look[Entry]:
         """Read the entry that had the signature `seen` a moment ago; again if it changes meanwhile.
 
         Raises:
             OSError: the file system failed. Missing permission is an answer, not an error.
         """
-        entry = None
-        for _ in range(_ATTEMPTS):
-            try:
-                entry, after = self._try(directory, name, seen)
-            except FileNotFoundError:
-                return Look(None, changed=True)
-            if after == seen:
-                return Look(entry, NEVER if entry.kind is Kind.UNREADABLE_FILE else seen)
-            seen = after
-        return Look(entry, changed=True)
+        return look(self._try, directory, name, seen)
 
-    def _try(self, directory: int, name: str, seen: Signature) -> tuple[Entry, Signature]:
+    def _try(self, directory: int, name: str, seen: Signature) -> tuple[Entry, Signature, bool]:
         """Take it for what `seen` says that it is; the signature afterwards differs if it was not."""
         try:
             match stat.S_IFMT(seen[0]):
@@ -70,27 +89,27 @@ class Reader:
                     return self._file(directory, name, seen[3])
                 case stat.S_IFLNK:
                     target = os.fsencode(os.readlink(name, dir_fd=directory))
-                    return Entry(Kind.LINK, size=len(target), digest=hashlib.sha256(target).digest()), seen
+                    return Entry(Kind.LINK, size=len(target), digest=hashlib.sha256(target).digest()), seen, True
                 case kind:
-                    return Entry(_ODD[kind]), seen
+                    return Entry(_ODD[kind]), seen, True
         except FileNotFoundError:
             raise
         except PermissionError:
-            return Entry(Kind.UNREADABLE_FILE, bool(seen[0] & stat.S_IXUSR)), seen
+            return Entry(Kind.UNREADABLE_FILE, bool(seen[0] & stat.S_IXUSR)), seen, False
         except OSError:
             now = signature(os.stat(name, dir_fd=directory, follow_symlinks=False))
             if now == seen:
                 raise
-            return Entry(Kind.UNREADABLE_FILE), now
+            return Entry(Kind.UNREADABLE_FILE), now, False
 
-    def _file(self, directory: int, name: str, size: int) -> tuple[Entry, Signature]:
+    def _file(self, directory: int, name: str, size: int) -> tuple[Entry, Signature, bool]:
         file = os.open(name, _FILE, dir_fd=directory)
         try:
             total, digest = self._digest(file, size)
             after = signature(os.fstat(file))
         finally:
             os.close(file)
-        return Entry(Kind.FILE, bool(after[0] & stat.S_IXUSR), total, digest), after
+        return Entry(Kind.FILE, bool(after[0] & stat.S_IXUSR), total, digest), after, True
 
     def _digest(self, file: int, size: int) -> tuple[int, bytes]:
         """Bytes read and their sha256; ends once it is longer than `size`, since a busy writer might never let us."""

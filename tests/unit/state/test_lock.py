@@ -102,7 +102,7 @@ def test_a_link_at_the_lock_path_is_refused_and_its_target_untouched(tmp_path: P
     target.write_text("precious")
     (tmp_path / "lock").symlink_to(target)
 
-    with pytest.raises(StateError, match="symbolic link"), StateLock(tmp_path / "lock", {}):
+    with pytest.raises(StateError, match="is a symbolic link"), StateLock(tmp_path / "lock", {}):
         pass
 
     assert target.read_text() == "precious"

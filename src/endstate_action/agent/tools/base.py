@@ -69,6 +69,8 @@ class Tool(ABC):
     parameters: ClassVar[Mapping[str, Any]]
     """JSON Schema (object, with `properties`, `required`); see `check_arguments` for the subset that is enforced."""
     effect: EffectClass
+    runs_in: str = ""
+    """Fingerprint of the sandbox that a contained or networked call runs in; empty where it runs in none."""
 
     @property
     def idempotent(self) -> bool:

@@ -34,6 +34,7 @@ class GitCommit(Tool):
         trust: `Repository.trust` as it was when the session began on this checkout.
         base: HEAD when the session began; None for a branch without commits.
         dirty_at_start: `Repository.changes` against `base` when the session began.
+        contained: whether the workspace is snapshotted, so that a commit can be rolled back and made again.
         protecting: from a path to the pattern that protects it; a shell may have changed what the file tools may not.
     """
 
@@ -55,7 +56,7 @@ class GitCommit(Tool):
         },
         "required": ["message"],
     }
-    effect = EffectClass.KEYED
+    effect: EffectClass = EffectClass.KEYED
 
     def __init__(
         self,
@@ -64,12 +65,20 @@ class GitCommit(Tool):
         base: str | None,
         dirty_at_start: Mapping[str, str],
         protecting: Callable[[str], str | None] = lambda path: None,
+        *,
+        contained: bool = False,
     ) -> None:
         self._repository = repository
         self._trust = trust
         self._base = base
         self._dirty_at_start = dict(dirty_at_start)
         self._protecting = protecting
+        if contained:
+            self.effect = EffectClass.CONTAINED
+
+    def contract(self) -> dict[str, str]:
+        """Without the effect class, which is the workspace's and recorded with each start."""
+        return super().contract() | {"effect": "commit"}
 
     def plan(self, arguments: Mapping[str, Any], context: CallContext) -> FileChange | None:
         with _nothing_committed():

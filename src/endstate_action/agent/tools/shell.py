@@ -1,7 +1,8 @@
 """The shell, for everything that has no tool of its own. It sees the workspace and the allow-listed environment.
 
-A command outside a sandbox can reach anything that this user can, so nobody can tell what an
-interrupted one has done: it is opaque.
+In a sandbox a command's effects stay in the workspace: it is contained, or, where it may use the
+network, networked. Outside of one it can reach anything that this user can, so nobody can tell what
+an interrupted one has done: it is opaque.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from endstate_action.agent.tools.base import CallContext, FileChange, Tool, Tool
 from endstate_action.effects import EffectClass
 from endstate_action.messages import is_blank
 from endstate_action.system.process import Finished, decode, run
+from endstate_action.system.sandbox import NotStarted, Sandbox
 
 DEFAULT_TIMEOUT_S = 120
 MAX_TIMEOUT_S = 1800
@@ -26,8 +28,18 @@ MAX_COMMAND_BYTES = 128 * 1024 - 1
 _SHELLS = ("/bin/bash", "/bin/sh")
 
 
+_APART = (
+    "Commands run in a sandbox: outside the workspace nothing can be written except /tmp, which is empty for each "
+    "call and gone after it; .git/config and .git/hooks cannot be written; "
+)
+
+
 class Bash(Tool):
-    """Runs one command line and returns what it wrote."""
+    """Runs one command line and returns what it wrote.
+
+    Args:
+        sandbox: where commands run; without one they run as we do.
+    """
 
     name: ClassVar[str] = "bash"
     description: ClassVar[str] = (
@@ -48,7 +60,27 @@ class Bash(Tool):
         },
         "required": ["command"],
     }
-    effect = EffectClass.OPAQUE
+
+    def __init__(self, sandbox: Sandbox | None = None) -> None:
+        self.sandbox = sandbox
+        self.effect = _effect(sandbox)
+        self.runs_in = sandbox.fingerprint if sandbox else ""
+
+    def contract(self) -> dict[str, str]:
+        """Without the effect class: that is the machine's, not the tool's, and recorded with each start.
+
+        A session can so be resumed where there is another sandbox or none; what was begun is settled
+        by the class recorded then.
+        """
+        return super().contract() | {"effect": "shell"}
+
+    def definition(self) -> dict[str, Any]:
+        """Says what the sandbox means for a command, where there is one."""
+        told = super().definition()
+        if self.sandbox is not None:
+            reach = "the network can be used." if self.sandbox.network else "there is no network."
+            told["description"] += f" {_APART}{reach}"
+        return told
 
     def plan(self, arguments: Mapping[str, Any], context: CallContext) -> FileChange | None:
         """Refuse what no shell could be given."""
@@ -77,20 +109,41 @@ class Bash(Tool):
         if limit_s <= 0:
             raise ToolError("The command was not run: this attempt has no time left.")
         try:
-            finished = run(
-                [_shell(), "-c", arguments["command"]],
-                cwd=context.workspace.root,
-                env=context.env,
-                timeout_s=limit_s,
-                tag=context.tag,
-                cap_bytes=OUTPUT_BYTES,
-                check=context.check,
-            )
+            finished = self._run([_shell(), "-c", arguments["command"]], context, limit_s)
+        except NotStarted as error:
+            raise ToolError(f"The command was not run. {error}") from error
         except OSError as error:
             raise ToolError(f"The command was not run: the shell could not be started ({error.strerror}).") from error
         if finished.timed_out:
             raise ToolError(_told(finished, limit_s))
         return _told(finished, limit_s)
+
+    def _run(self, argv: list[str], context: CallContext, limit_s: float) -> Finished:
+        if self.sandbox is not None:
+            return self.sandbox.run(
+                argv,
+                env=context.env,
+                moment=context.started_at,
+                timeout_s=limit_s,
+                tag=context.tag,
+                cap_bytes=OUTPUT_BYTES,
+                check=context.check,
+            )
+        return run(
+            argv,
+            cwd=context.workspace.root,
+            env=context.env,
+            timeout_s=limit_s,
+            tag=context.tag,
+            cap_bytes=OUTPUT_BYTES,
+            check=context.check,
+        )
+
+
+def _effect(sandbox: Sandbox | None) -> EffectClass:
+    if sandbox is None:
+        return EffectClass.OPAQUE
+    return EffectClass.NETWORKED if sandbox.network else EffectClass.CONTAINED
 
 
 def _shell() -> str:

@@ -1,0 +1,166 @@
+"""Where calls run: the tools, the sandbox and the snapshots of one workspace, made from what is there today."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from endstate_action.agent.observe import Observer
+from endstate_action.agent.policy import Policy
+from endstate_action.agent.tools.base import Tool
+from endstate_action.agent.tools.commit import GitCommit
+from endstate_action.agent.tools.edit import Edit, Write
+from endstate_action.agent.tools.read import Glob, Grep, Read
+from endstate_action.agent.tools.shell import Bash
+from endstate_action.config import Config, SandboxChoice
+from endstate_action.errors import InputError, OutcomeUnknown
+from endstate_action.state.directory import StateDirectory
+from endstate_action.state.snapshot import ObjectStore, SnapshotStore
+from endstate_action.state.snapshot.git_state import GitState
+from endstate_action.state.snapshot.ignored import ignored_paths
+from endstate_action.system.git import Repository
+from endstate_action.system.git_call import GitError
+from endstate_action.system.proctable import end_tagged
+from endstate_action.system.sandbox import NoSandbox, Sandbox
+from endstate_action.system.sandbox_lock import CallLock
+from endstate_action.system.sandbox_probe import probe
+
+ORPHAN_PATIENCE_S = 10.0
+"""How long a resume waits for the sandbox of a dead attempt, which ends with the process that started it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """One workspace for one session. `bound` is what the session was bound to when it began."""
+
+    workspace: Path
+    state: StateDirectory
+    repository: Repository | None
+    environ: Mapping[str, str]
+    bound: Mapping[str, Any]
+    config: Config
+
+    @property
+    def state_name(self) -> str:
+        return self.state.path.relative_to(self.workspace).as_posix()
+
+    def snapshots(self) -> SnapshotStore:
+        """The snapshots of this workspace, with the project's git state where there is one.
+
+        Raises:
+            StateError: the state directory is on another file system, or the base commit cannot be read.
+        """
+        repository, base = self.repository, self.bound.get("base")
+        kind = repository.object_format if repository else "sha1"
+        objects = ObjectStore(self.state.path / "objects", kind, self.environ, workspace=self.workspace)
+        if repository is None:
+            return SnapshotStore(
+                objects,
+                self.workspace,
+                excluded=(self.state_name,),
+                limits=self.config.snapshot,
+                cache=self.state.cache,
+            )
+        if base is not None:
+            objects.import_base(repository.git_dir, base)
+        return SnapshotStore(
+            objects,
+            self.workspace,
+            excluded=(self.state_name, ".git"),
+            limits=self.config.snapshot,
+            cache=self.state.cache,
+            git_state=GitState(
+                objects,
+                repository.git_dir,
+                repository.common_dir,
+                base,
+                self.state.cache,
+                dot_git=self.workspace / ".git",
+            ),
+            ignored=lambda: ignored_paths(objects, self.workspace, repository.git_dir, repository.common_dir),
+        )
+
+    def observer(self, snapshots: SnapshotStore) -> Observer:
+        return Observer(
+            self.workspace,
+            (".git", self.state_name),
+            cache=self.state.cache,
+            head=self.head,
+            snapshots=snapshots,
+        )
+
+    def head(self) -> str | None:
+        """The commit at HEAD; what an agent did to `.git` must not end its run."""
+        try:
+            return self.repository.head().commit if self.repository else None
+        except GitError:
+            return "unreadable"
+
+    def sandbox(self, choice: SandboxChoice, *, network: bool) -> Sandbox | NoSandbox:
+        """The sandbox of this machine, its walls tried, or why there is none.
+
+        Raises:
+            InputError: it is `required` and there is none; nothing was spent.
+        """
+        if "bash" not in self.config.tools:
+            return NoSandbox("There is no bash for it.")
+        if choice == "off":
+            return NoSandbox("It was switched off.")
+        found = probe(self.workspace, self.state.path, self.environ, network=network, tmp=self.state.tmp)
+        if isinstance(found, NoSandbox) and choice == "required":
+            raise InputError(
+                f"sandbox is required, and there is none: {found.reason} Nothing was run and nothing was spent.",
+                hint="Install bubblewrap where user namespaces are allowed, or use --sandbox auto: "
+                "an interrupted shell command is then refused instead of rolled back.",
+            )
+        return found
+
+    def tools(self, sandbox: Sandbox | NoSandbox) -> list[Tool]:
+        """The tools that the configuration names and this workspace can offer, in its order."""
+        bash = Bash(sandbox if isinstance(sandbox, Sandbox) else None)
+        made: dict[str, Tool] = {t.name: t for t in (Read(), Write(), Edit(), Glob(), Grep(), bash)}
+        if self.repository is not None:
+            made["git_commit"] = GitCommit(
+                self.repository,
+                self.bound.get("trust", ""),
+                self.bound.get("base"),
+                self.bound.get("dirty", {}),
+                Policy.from_config(self.config).protecting,
+                contained=True,
+            )
+        return [made[name] for name in self.config.tools if name in made]
+
+    def clear(self, session: str, snapshots: SnapshotStore) -> Callable[[], None]:
+        """What a resume does before it looks: end what a dead attempt left, and finish its roll-back.
+
+        Raises, when called:
+            OutcomeUnknown: something is still running that could write to the workspace.
+        """
+
+        def cleared() -> None:
+            self._end_processes(session)
+            snapshots.finish()
+
+        return cleared
+
+    def _end_processes(self, session: str) -> None:
+        _, survivors = end_tagged(f"{session}/")
+        who = ", ".join(str(p.pid) for p in survivors)
+        if not survivors and not CallLock.of(self.state.path).is_free(ORPHAN_PATIENCE_S):
+            who = "a sandbox"
+        if who:
+            raise OutcomeUnknown(
+                f"Processes of an earlier attempt are still running and could not be ended: {who}. Nothing was run.",
+                hint="End them (they may still write to the workspace), then `endstate run --resume`.",
+            )
+
+
+def describe(sandbox: Sandbox | NoSandbox) -> str:
+    """The `sandbox` output: isolated, isolated-no-boundary, networked or none."""
+    if isinstance(sandbox, NoSandbox):
+        return "none"
+    if sandbox.network:
+        return "networked"
+    return "isolated" if sandbox.is_boundary else "isolated-no-boundary"
