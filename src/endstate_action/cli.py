@@ -243,7 +243,7 @@ class _Lines:
         self._sandbox = ""
 
     def event(self, event: Event | SandboxChosen) -> None:
-        from endstate_action.agent.loop import AttemptBegan, StepEnded
+        from endstate_action.agent.loop import AttemptBegan, StepEnded, Told
         from endstate_action.run import SandboxChosen
 
         match event:
@@ -260,6 +260,8 @@ class _Lines:
                 self._cost = "cost unknown" if event.cost_usd is None else f"${event.cost_usd:.2f}"
                 if self._is_terminal and not event.calls:
                     _say(f"step {event.step}  answer  {self._cost}")
+            case Told():
+                _say(printable(event.text))
             case _ if self._is_terminal:
                 outcome = "" if event.status == "ok" else f"  {event.status}"
                 settled = f"  ({event.settled.action}: {printable(event.settled.reason)})" if event.settled else ""

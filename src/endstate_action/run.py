@@ -17,13 +17,14 @@ from typing import Any, cast
 
 from endstate_action import __version__
 from endstate_action.agent.context import Budget
-from endstate_action.agent.loop import DEFAULT_SYSTEM, AgentLoop, Event, RunResult, Setup
-from endstate_action.agent.observe import changed_since, keep_baseline
+from endstate_action.agent.loop import DEFAULT_SYSTEM, FINISHED_BEFORE, AgentLoop, Event, RunResult, Setup
+from endstate_action.agent.observe import Observer, changed_since, keep_baseline
 from endstate_action.agent.policy import Policy
 from endstate_action.agent.providers.base import Provider
 from endstate_action.agent.providers.prices import DEFAULT_MODEL, cost_usd, price_of
 from endstate_action.agent.providers.scripted import ScriptedProvider
 from endstate_action.agent.tools.base import Tool
+from endstate_action.agent.tools.commit import GitCommit
 from endstate_action.config import Config, ProviderName, Settings, find_config, find_instructions
 from endstate_action.errors import InputError, Mismatch, StateError, UnknownSession
 from endstate_action.messages import Usage
@@ -130,7 +131,7 @@ class _Story:
         """A new session; one that is unfinished is mentioned, and left as it is."""
         if self.settings.prompt is None:
             raise InputError("There is no prompt, so nothing was started.", hint="Give one, or use --resume.")
-        waiting = [s.id for s in self.store.all() if s.state is not None and s.state.prompts and not s.is_finished]
+        waiting = [s.id for s in self.store.all() if s.state is not None and s.state.steps and not s.is_finished]
         config, system = self._configured()
         provider = self.ports.provider(self.settings.provider or DEFAULT_PROVIDER, self.settings)
         model = self.settings.model or _default_model(provider.name)
@@ -162,6 +163,7 @@ class _Story:
                 if self.settings.on_mismatch != "restart":
                     raise
                 prompts = [p.text for p in session.state.prompts if p.task == session.state.task]
+                prompts += [text for _, text in session.state.waiting_prompts]
         self.ports.notice(f"Session {name} does not match what is here today; a new one begins, as asked.")
         prompt = self.settings.prompt or "\n\n".join(prompts)
         return replace(self, settings=replace(self.settings, prompt=prompt, provider=chosen, resume=False)).begin()
@@ -206,8 +208,24 @@ class _Story:
         with interrupts.caught(self.settings.limits.max_minutes * 60):
             prompt = self.settings.prompt
             result = loop.resume() if prompt is None else loop.run(prompt)
-        changed = changed_since(self.state.baseline(session.id), observer.now())
-        return Report(result, outputs(session.state, result, changed, describe(sandbox)))
+        return Report(result, self._outputs(session.state, result, observer, describe(sandbox)))
+
+    def _outputs(self, state: State, result: RunResult, observer: Observer, sandbox: str) -> dict[str, Any]:
+        now, changed = result.tree_hash(), changed_since(self.state.baseline(state.begun.session), observer.now())
+        if result.reason == FINISHED_BEFORE and result.ended_tree_hash != now:
+            # What somebody did since is not this session's result.
+            self.ports.notice("The workspace has changed since this session ended; its result is of then.")
+            return outputs(state, result, None, sandbox, self._commit(state), result.ended_tree_hash or now)
+        return outputs(state, result, changed, sandbox, self._commit(state), now)
+
+    def _commit(self, state: State) -> str | None:
+        """The last commit that the agent's own tool made."""
+        made = [
+            finished.content.split()[1].rstrip(".")
+            for place, finished in state.finished.items()
+            if finished.status == "ok" and state.requested[place].call.name == GitCommit.name
+        ]
+        return self.repository.full_id(made[-1]) if made and self.repository else None
 
     # What a new session is made of
 
@@ -253,14 +271,26 @@ class _Story:
                 differences=(f"workspace: {words[bound]} in the session, {words[kind]} now",),
                 hint="Resume it where it was begun, with git installed if it is a git checkout.",
             )
+        base = state.begun.bound.get("base")
+        if self.repository is not None and base is not None and self.repository.full_id(base) is None:
+            raise Mismatch(
+                f"Session {state.begun.session} was begun on commit {base[:12]}, which is not in this repository. "
+                "Nothing was run.",
+                differences=(f"repository: commit {base[:12]} in the session, no such commit here",),
+                hint="Resume it in the repository it was begun in, or begin a new session here.",
+            )
 
     def _newest(self) -> str:
-        readable = [s for s in self.store.all() if s.state is not None and s.state.prompts]
-        unfinished = [s for s in readable if not s.is_finished]
+        found = self.store.all()
+        readable = [s for s in found if s.state is not None and s.state.was_asked]
+        unfinished = [s for s in found if s.state is None or (s.state.was_asked and not s.is_finished)]
+        if unfinished and unfinished[0].state is None:
+            # What cannot be read may be what was meant: never report another session's success in its place.
+            self.store.read(unfinished[0].id)
         if not readable:
             raise UnknownSession(
                 f"There is no session to resume in {self.state.path}; nothing was run.",
-                hint="`endstate run PROMPT` begins one; `endstate sessions list` shows damaged ones too.",
+                hint="`endstate run PROMPT` begins one.",
             )
         if len(unfinished) > 1:
             others = ", ".join(s.id for s in unfinished[1:])
@@ -291,10 +321,11 @@ class _Story:
         )
 
 
-def outputs(state: State, result: RunResult, changed: list[str] | None, sandbox: str) -> dict[str, Any]:
+def outputs(
+    state: State, result: RunResult, changed: list[str] | None, sandbox: str, commit: str | None, tree_hash: str
+) -> dict[str, Any]:
     """The outputs of a run by the names of the action; None where this run cannot have one."""
     bound = state.begun.bound
-    commits = [f.content for f in state.finished.values() if f.status == "ok" and f.content.startswith("Committed ")]
     return {
         "conclusion": result.conclusion,
         "reason": result.reason,
@@ -306,14 +337,14 @@ def outputs(state: State, result: RunResult, changed: list[str] | None, sandbox:
         "sandbox": sandbox,
         "base-tree": bound.get("base-tree"),
         "restored-tree-hash": None,
-        "tree-hash": result.tree_hash(),
+        "tree-hash": tree_hash,
         "published-tree-hash": None,
         "git-tree": None,
         "final-message": result.final_message,
         "evidence-file": None,
         "patch-file": None,
         "changed-files": changed,
-        "commit-sha": commits[-1].split()[1] if commits else None,
+        "commit-sha": commit,
         "branch": None,
         "comment-url": None,
         "steps": result.steps,

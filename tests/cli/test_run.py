@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -451,3 +454,99 @@ def test_lines_printed_cannot_move_the_cursor_or_start_a_command(workspace: Path
     for text in (ran.err, listed.out):
         assert "\x1b" not in text
         assert not any(line.startswith("::") for line in text.splitlines())
+
+
+def test_a_tool_s_words_are_never_taken_for_a_commit(workspace: Path) -> None:
+    playing = script(workspace, calls(bash("echo Committed deadbeefcafe x")), {"text": "done"})
+
+    assert endstate(workspace, "run", "do it", "--json", *playing).json["commit-sha"] is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"), [("UPDATE journal SET body = '{' WHERE seq = 5", 4), ("PRAGMA user_version = 99", 13)]
+)
+def test_a_session_that_cannot_be_read_is_never_replaced_by_the_success_of_another(
+    workspace: Path, sql: str, code: int
+) -> None:
+    endstate(workspace, "run", "one", *script(workspace, calls(WRITE), {"text": "done"}))
+    finished = session_of(workspace)
+    playing = script(workspace, calls(WRITE), calls(WRITE), {"text": "done"})
+    endstate(workspace, "run", "two", "--max-steps", "1", *playing)
+    (wanted,) = [p for p in (workspace / ".endstate" / "sessions").glob("*.db") if p.stem != finished]
+    with closing(sqlite3.connect(wanted)) as db, db:
+        db.execute(sql)
+
+    ran = endstate(workspace, "run", "--resume", *playing)
+
+    assert (ran.code, ran.out) == (code, "")
+    assert wanted.stem in ran.err
+
+
+def test_a_session_of_another_repository_is_refused(git_repo: GitRepo, tmp_path: Path) -> None:
+    """A37."""
+    here, there = git_repo({"a": "b"}, "here"), git_repo({"c": "d"}, "there")
+    playing = script(tmp_path / "x", calls(WRITE), calls(WRITE), {"text": "done"})
+    endstate(here.path, "run", "do it", "--max-steps", "1", *playing)
+    shutil.copytree(here.path / ".endstate", there.path / ".endstate")
+
+    ran = endstate(there.path, "run", "--resume", *playing)
+
+    assert (ran.code, "not in this repository" in ran.err) == (13, True)
+    assert not (there.path / "a.txt").exists()
+
+
+def test_what_somebody_does_after_the_end_is_not_the_session_s_result(workspace: Path) -> None:
+    playing = script(workspace, calls(WRITE), {"text": "done"})
+    ended = endstate(workspace, "run", "do it", "--json", *playing).json["tree-hash"]
+    (workspace / "mine").write_text("x")
+
+    again = endstate(workspace, "run", "--resume", "--json", *playing)
+
+    assert again.json["tree-hash"] == ended
+    assert again.json["changed-files"] is None
+    assert "has changed since this session ended" in again.err
+
+
+def test_a_head_that_moved_is_said_to_the_person_too(git_repo: GitRepo, tmp_path: Path) -> None:
+    repo = git_repo({"a": "b"})
+    playing = script(tmp_path / "x", calls(WRITE), calls(WRITE), {"text": "done"})
+    endstate(repo.path, "run", "do it", "--max-steps", "1", *playing)
+    repo.commit({"b": "c"})
+
+    ran = endstate(repo.path, "run", "--resume", *playing)
+
+    assert ran.code == 0
+    assert "HEAD was" in ran.err
+
+
+def test_an_interrupted_command_in_the_sandbox_never_happened(git_repo: GitRepo, tmp_path: Path) -> None:
+    repo = git_repo({"a": "one\n"})
+    marker = repo.path / "reached"
+    command = "echo two >> a; git -c user.name=n -c user.email=e commit -qam two; echo x > reached; sleep 5; rm reached"
+    probing = script(tmp_path / "x", {"text": "y"}, name="probe.json")[:-2]
+    if endstate(repo.path, "run", "x", "--sandbox", "required", *probing).code == 2:
+        pytest.skip("there is no sandbox on this machine")
+    playing = script(tmp_path / "x", calls(bash(command)), {"text": "done"})[:-2]
+    process = begin(repo.path, "run", "do it", *playing)
+    wait_for(marker)
+    process.kill()
+    process.communicate()
+
+    ran = endstate(repo.path, "run", "--resume", "--json", *playing)
+
+    assert ran.code == 0
+    assert [s["action"] for s in ran.json["settlements"]] == ["roll_back_and_run"]
+    assert (repo.path / "a").read_text() == "one\ntwo\n"
+    assert repo.git("log", "--format=%s").split() == ["two", "change"]
+    assert repo.git("status", "--porcelain") == ""
+
+
+def test_a_required_sandbox_that_is_not_there_fails_before_anything_is_spent(workspace: Path, tmp_path: Path) -> None:
+    playing = script(workspace, calls(WRITE), {"text": "done"})[:-2]
+    if Path("/usr/bin/bwrap").exists():
+        pytest.skip("there is a sandbox on this machine")
+
+    ran = endstate(workspace, "run", "do it", "--sandbox", "required", *playing)
+
+    assert (ran.code, "sandbox is required" in ran.err) == (2, True)
+    assert not (workspace / "a.txt").exists()

@@ -126,7 +126,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="cut-call",
         guard="A call that the output limit cut is not run",
         file="src/endstate_action/agent/settle.py",
-        old="    if call.cut:",
+        old="    if call.void is not None:",
         new="    if False:",
         tests=("tests/unit/agent/test_loop.py::test_a_call_cut_by_the_output_limit_is_never_run",),
     ),

@@ -218,7 +218,7 @@ class Calls:
         state = self.session.state
         starts = state.started.get(asked.place, [])
         return Pending(
-            asked.call.name, asked.denied, asked.cut, starts[-1] if starts else None, state.counted_starts(asked.place)
+            asked.call.name, asked.denied, asked.void, starts[-1] if starts else None, state.counted_starts(asked.place)
         )
 
     def _look(self, asked: Requested) -> Found:

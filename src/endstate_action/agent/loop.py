@@ -44,6 +44,7 @@ from endstate_action.errors import (
 )
 from endstate_action.messages import Message, Usage, scrub
 from endstate_action.state.records import (
+    Asked,
     Attempt,
     Conclusion,
     Ended,
@@ -68,6 +69,7 @@ DEFAULT_SYSTEM = (
 )
 DEFAULT_MAX_OUTPUT_TOKENS = 32_000
 REPEATS_OF_A_REPLY = 2
+FINISHED_BEFORE = "finished before"
 COMPACTIONS_PER_REQUEST = 3
 
 Price = Callable[[str, Usage], Decimal | None]
@@ -106,7 +108,14 @@ class AttemptBegan:
     pending: int
 
 
-Event = CallEnded | StepEnded | AttemptBegan
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Event: the model is told something that a person should know too."""
+
+    text: str
+
+
+Event = CallEnded | StepEnded | AttemptBegan | Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +132,8 @@ class RunResult:
     cost_usd: Decimal | None
     settlements: tuple[Settled, ...]
     refused_calls: int
+    ended_tree_hash: str | None
+    """The workspace's tree hash as it was recorded when the task ended; `tree_hash()` is of now."""
     workspace: Path
     excluded: tuple[str, ...]
 
@@ -208,9 +219,9 @@ class AgentLoop:
             Mismatch: the session was begun under another contract.
             StateError: a record could not be written; nothing ran after it.
         """
-        if prompt_id is not None and self._state.has_prompt(prompt_id):
+        if prompt_id is not None and self._state.knows_prompt(prompt_id):
             return self.resume()
-        return self._attempt(scrub(prompt), prompt_id or secrets.token_hex(8))
+        return self._attempt((prompt_id or secrets.token_hex(8), scrub(prompt)))
 
     def resume(self) -> RunResult:
         """Finish what the session began, without a new instruction. A finished session is only reported.
@@ -219,27 +230,27 @@ class AgentLoop:
             UnknownSession: the session has no prompt yet.
             As `run`.
         """
-        if not self._state.prompts:
+        if not self._state.was_asked:
             raise UnknownSession(
                 f"Session {self._session.id} was never given a prompt, so there is nothing to resume.",
                 hint="Give one: `endstate run --resume PROMPT`.",
             )
         if self._state.is_finished:
-            return self._result("success", "finished before")
-        return self._attempt(None, "")
+            return self._result("success", FINISHED_BEFORE)
+        return self._attempt(None)
 
     @property
     def _state(self) -> State:
         return self._session.state
 
-    def _attempt(self, prompt: str | None, prompt_id: str) -> RunResult:
+    def _attempt(self, asked: Asked | None) -> RunResult:
         accepted = self._freeze_or_compare()
         resumed = self._state.epoch > 0
         self._deadline = self._clock() + self._limits.max_minutes * 60
-        self._session.append(self._attempt_record(accepted))
+        self._session.append(self._attempt_record(accepted, asked))
         self._emit(AttemptBegan(self._session.id, self._state.epoch, resumed, len(self._state.pending)))
         try:
-            return self._conclude(*self._work(prompt, prompt_id))
+            return self._conclude(*self._work())
         except TimeIsUp:
             return self._conclude("stopped", f"max-minutes: {self._limits.max_minutes:g} minutes are over")
         except Mismatch:
@@ -257,7 +268,7 @@ class AgentLoop:
             self._end("failed", str(error))
             raise
 
-    def _work(self, prompt: str | None, prompt_id: str) -> tuple[Conclusion, str]:
+    def _work(self) -> tuple[Conclusion, str]:
         calls = self._calls()
         stop = self._too_many_resumes()
         if stop is not None:
@@ -265,8 +276,8 @@ class AgentLoop:
         self._leftovers()
         self._notice_changes()
         calls.settle()
-        if prompt is not None:
-            self._add_prompt(prompt, prompt_id)
+        for prompt_id, text in self._state.waiting_prompts:
+            self._add_prompt(prompt_id, text)
         return self._drive(calls)
 
     def _drive(self, calls: Calls) -> tuple[Conclusion, str]:
@@ -444,6 +455,7 @@ class AgentLoop:
         else:
             note = Note(f"{seen.tree_hash}/{seen.head}/{self._state.epoch}", text, self._state.steps)
             self._session.append(note, observed)
+            self._emit(Told(text))
 
     def _will_be_undone(self) -> bool:
         """Whether a roll-back is at hand; what was changed meanwhile is then kept under the roll-back's name."""
@@ -512,18 +524,20 @@ class AgentLoop:
             self._cost(),
             tuple(s for s in state.settled if s.step > first),
             sum(f.status in ("denied", "refused") for (step, _), f in state.finished.items() if step > first),
+            state.ended[-1].tree_hash if state.ended else None,
             self._workspace.root,
             self._observer.excluded,
         )
 
     # Small things
 
-    def _add_prompt(self, text: str, prompt_id: str) -> None:
+    def _add_prompt(self, prompt_id: str, text: str) -> None:
         state = self._state
-        task = state.task if state.prompts and not state.is_finished else state.task + 1
+        ended = any(e.task == state.task and e.conclusion == "success" for e in state.ended)
+        task = state.task if state.prompts and not ended else state.task + 1
         self._session.append(Prompt(prompt_id, text, task, state.steps, self._clock()))
 
-    def _attempt_record(self, accepted: tuple[str, ...]) -> Attempt:
+    def _attempt_record(self, accepted: tuple[str, ...], asked: Asked | None = None) -> Attempt:
         limits = self._limits.to_json() | {"on-mismatch": self._setup.on_mismatch}
         return Attempt(
             self._state.epoch + 1,
@@ -535,6 +549,7 @@ class AgentLoop:
             self._provider.name,
             self._setup.model or self._model(),
             accepted,
+            asked,
         )
 
     def _frozen(self) -> Frozen:

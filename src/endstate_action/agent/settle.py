@@ -42,7 +42,7 @@ class Pending:
 
     name: str
     denied: str | None
-    cut: bool
+    void: str | None
     started: Started | None
     starts: int
     """How often it was started, not counting starts that ended by a signal to us."""
@@ -104,8 +104,8 @@ def decide(call: Pending, found: Found) -> Settlement:
     """The verdict on one call. The order of the rules is part of the promise; see docs/guarantees.md."""
     if call.denied is not None:
         return Settlement(Action.DENY, call.denied)
-    if call.cut:
-        return Settlement(Action.NOT_RUN, "the output limit cut this call short; send it again, in smaller pieces")
+    if call.void is not None:
+        return Settlement(Action.NOT_RUN, call.void)
     if found.blocked_by is not None:
         return Settlement(Action.NOT_RUN, f"{found.blocked_by} before it has no known outcome; check, then ask again")
     if found.is_buried:

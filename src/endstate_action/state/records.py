@@ -19,6 +19,8 @@ FORMAT = 1
 """Version of the rows below and of the database schema; every release reads all earlier ones."""
 
 Key: TypeAlias = tuple[Any, ...]
+Asked: TypeAlias = tuple[str, str]
+"""Id and text of a prompt."""
 Status = Literal["ok", "error", "denied", "refused", "not_run"]
 Conclusion = Literal["success", "stopped", "interrupted", "mismatch", "failed"]
 
@@ -71,6 +73,8 @@ class Attempt:
     provider: str
     model: str
     accepted: tuple[str, ...] = ()
+    asked: Asked | None = None
+    """The prompt it was given; added to the conversation once what was pending is settled."""
 
     def key(self) -> Key:
         return (self.epoch,)
@@ -352,6 +356,7 @@ def decode(kind: str, text: str) -> Record:
             body["reasons"] = tuple(body["reasons"])
         case "attempt":
             body["accepted"] = tuple(body["accepted"])
+            body["asked"] = tuple(body["asked"]) if body.get("asked") else None
         case _:
             pass
     record: Record = cls(**body)

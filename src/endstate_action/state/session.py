@@ -35,6 +35,7 @@ from endstate_action.errors import (
 from endstate_action.messages import Message, ToolCall, Usage, tool_calls
 from endstate_action.state.records import (
     FORMAT,
+    Asked,
     Attempt,
     Begun,
     Compacted,
@@ -67,6 +68,11 @@ MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
 
 SUFFIX = ".db"
 
+STOP_REASONS = frozenset(
+    ("end_turn", "stop_sequence", "tool_use", "max_tokens", "pause_turn", "model_context_window_exceeded")
+)
+"""Stop reasons under which a reply's calls are requests; under a refusal, or one that nobody knows, they are not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Requested:
@@ -76,7 +82,8 @@ class Requested:
     index: int
     call: ToolCall
     denied: str | None
-    cut: bool
+    void: str | None
+    """Why it is not to be run whatever else holds: it was cut short, or the reply as a whole was no request."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -142,6 +149,10 @@ class State:
     def has_prompt(self, prompt_id: str) -> bool:
         return ("prompt", prompt_id) in self._by_key
 
+    def knows_prompt(self, prompt_id: str) -> bool:
+        """Whether it is part of the conversation, or waits to be."""
+        return self.has_prompt(prompt_id) or any(a.asked and a.asked[0] == prompt_id for a in self.attempts)
+
     def is_settled_in(self, epoch: int, place: tuple[int, int]) -> bool:
         return ("settled", *place, epoch) in self._by_key
 
@@ -178,9 +189,9 @@ class State:
         calls = tool_calls(record.blocks)
         denied = record.denied or {}
         for index, call in enumerate(calls):
-            cut = record.cut and index == len(calls) - 1
+            void = _void(record, is_last=index == len(calls) - 1)
             place = (record.step, index)
-            asked = Requested(record.step, index, call, denied.get(index), cut)
+            asked = Requested(record.step, index, call, denied.get(index), void)
             self.requested[place] = self.pending[place] = asked
 
     @property
@@ -201,7 +212,18 @@ class State:
     @property
     def is_finished(self) -> bool:
         """Whether the task at hand ended in success and nothing was asked since."""
-        return any(e.task == self.task and e.conclusion == "success" for e in self.ended) and not self.pending
+        succeeded = any(e.task == self.task and e.conclusion == "success" for e in self.ended)
+        return succeeded and not self.pending and not self.waiting_prompts
+
+    @property
+    def waiting_prompts(self) -> list[Asked]:
+        """Prompts that an attempt was given and that are still to be added, after settling."""
+        return [a.asked for a in self.attempts if a.asked is not None and not self.has_prompt(a.asked[0])]
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether there is anything to resume."""
+        return bool(self.prompts or self.waiting_prompts)
 
     def first_step_of_task(self) -> int:
         """Number of steps that belong to earlier tasks."""
@@ -211,6 +233,16 @@ class State:
         """Starts that were not ended by a signal to us."""
         excused = {e.epoch for e in self.start_ended if (e.step, e.index) == place}
         return sum(s.epoch not in excused for s in self.started.get(place, ()))
+
+
+def _void(record: Replied, *, is_last: bool) -> str | None:
+    if record.stop_reason == "refusal":
+        return "the reply that asked for it was broken off by a refusal"
+    if record.stop_reason not in STOP_REASONS:
+        return f"the reply that asked for it ended for a reason that is not known here ({record.stop_reason[:40]!r})"
+    if record.cut and is_last:
+        return "the output limit cut this call short; send it again, in smaller pieces"
+    return None
 
 
 class Session:

@@ -110,6 +110,11 @@ class Repository:
         """The id of the commit's tree."""
         return self._git.line("rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}")
 
+    def full_id(self, commit: str) -> str | None:
+        """The whole id of a commit that is here; None where there is no such commit."""
+        found = self._git.ask("rev-parse", "-q", "--verify", "--end-of-options", f"{commit}^{{commit}}")
+        return text(found).strip() if found else None
+
     def subject_of(self, commit: str) -> str:
         shown = self._git.line("rev-list", "-n1", "--encoding=UTF-8", "--format=%s", commit, "--")
         return shown.partition("\n")[2]

@@ -41,7 +41,11 @@ class Act(Tool):
 
     name = "act"
     description = "test"
-    parameters: ClassVar[Mapping[str, Any]] = {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}
+    parameters: ClassVar[Mapping[str, Any]] = {
+        "type": "object",
+        "properties": {"what": {"type": "string"}},
+        "required": ["what"],
+    }
 
     def __init__(self, effect: EffectClass, does: Callable[[str], str] = lambda what: f"did {what}") -> None:
         self.effect = effect
@@ -739,3 +743,40 @@ def test_settlements_are_recorded_with_their_reason_once_per_attempt(session: Se
         (1, "run", "it was never started"),
     ]
     assert all(isinstance(s, Settled) for s in result.settlements)
+
+
+def test_the_calls_of_a_refused_reply_never_run(session: Session, workspace: Path) -> None:
+    for stop in ("refusal", "brand_new"):
+        tool = Act(EffectClass.READS)
+        result = loop(session, workspace, FakeModel([say("", act("a"), stop_reason=stop)]), tool).run("do it")
+
+        assert result.conclusion == "stopped"
+        assert tool.ran == []
+        assert session.state.finished[session.state.steps, 0].status == "not_run"
+
+
+def test_a_prompt_is_kept_by_an_attempt_that_dies_before_it_is_added(session: Session, workspace: Path) -> None:
+    """From the moment a run says how to resume it, there is something to resume."""
+    tool = Act(EffectClass.READS)
+    killed = loop(session, workspace, FakeModel([]), tool)
+    killed._freeze_or_compare()
+    session.append(killed._attempt_record((), ("p1", "first")))
+    session.append(killed._attempt_record((), ("p2", "second")))
+
+    model = FakeModel([say("done")])
+    assert loop(session, workspace, model, tool).resume().succeeded
+
+    assert [b["text"] for b in model.requests[0].messages[0].blocks] == ["first", "second"]
+    assert [p.id for p in session.state.prompts] == ["p1", "p2"]
+
+
+def test_a_second_prompt_that_was_lost_in_settling_makes_a_finished_session_unfinished(
+    session: Session, workspace: Path
+) -> None:
+    tool = Act(EffectClass.READS)
+    loop(session, workspace, FakeModel([say("one")]), tool).run("first")
+    session.append(loop(session, workspace, FakeModel([]), tool)._attempt_record((), ("p2", "second")))
+
+    result = loop(session, workspace, FakeModel([say("two")]), tool).resume()
+
+    assert (result.final_message, [p.task for p in session.state.prompts]) == ("two", [1, 2])

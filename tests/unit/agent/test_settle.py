@@ -24,7 +24,7 @@ def pending(
     effect: EffectClass | None = None, *, path: str | None = None, starts: int = 1, sandbox: str = ""
 ) -> Pending:
     begun = started(effect, path, sandbox) if effect else None
-    return Pending("tool", None, False, begun, starts if begun else 0)
+    return Pending("tool", None, None, begun, starts if begun else 0)
 
 
 RETRY = Found(is_first_attempt=False)
@@ -83,7 +83,7 @@ def test_a_recorded_denial_is_final_whatever_else_is_found() -> None:
 
 
 def test_a_cut_call_never_runs() -> None:
-    assert {decide(replace(c, cut=True), f).action for c, f in every_call_and_finding()} == {N}
+    assert {decide(replace(c, void="cut"), f).action for c, f in every_call_and_finding()} == {N}
 
 
 def test_nothing_of_a_batch_runs_after_an_unknown_outcome() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from endstate_action.agent.providers.base import Reply, Request
 from endstate_action.messages import Block, Message, Usage, is_blank, scrub, scrub_json
 
-CUT_SHORT = frozenset({"max_tokens", "model_context_window_exceeded"})
+CUT_SHORT = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
 """Stop reasons that mean that the last block may be incomplete."""
 
 _CACHE_HERE = {"cache_control": {"type": "ephemeral"}}
@@ -67,7 +67,7 @@ def _mark_last_block(content: list[dict[str, Any]]) -> None:
 
 
 def is_cut(blocks: Sequence[Block], stop_reason: str) -> bool:
-    """Whether the last block is a call that the output limit may have cut short; such a call must not run."""
+    """Whether the last block is a call that may have been cut short; such a call must not run."""
     return stop_reason in CUT_SHORT and bool(blocks) and blocks[-1].get("type") == "tool_use"
 
 

@@ -110,7 +110,7 @@ class Replacing:
         self._stage = os.open(staging, DIRECTORY)
         owner = os.fstat(self._top)
         # A run as root must not leave files that the workspace's owner cannot write.
-        self._owner = (owner.st_uid, owner.st_gid) if os.geteuid() == 0 else None
+        self._owner = (owner.st_uid, owner.st_gid) if os.geteuid() == 0 and owner.st_uid != 0 else None
         self._differences: list[Difference] = []
         self._precious: list[bytes] = []
         self._new: list[tuple[bytes, Thing]] = []

@@ -28,6 +28,7 @@ from endstate_action.system.tree_walk import DIRECTORY, Frame, Paths, Walk
 DEEPEST_PATH_BYTES = 4000
 DEEPEST_LEVELS = 1000
 """Beyond, neither git nor an ordinary program could handle the path."""
+_SURELY_SHORT = DEEPEST_PATH_BYTES // 256
 
 # Without O_NONBLOCK, opening a fifo that took a file's place would wait for a writer for ever.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -138,8 +139,10 @@ class Keeper(Walk[Item]):
         return Item(Kind.UNREADABLE)
 
     def refused(self, name: bytes) -> Item | None:
-        too_deep = len(self.frames) > DEEPEST_LEVELS or len(self.path(name)) > DEEPEST_PATH_BYTES
-        return Item(Kind.TOO_DEEP) if too_deep else None
+        depth = len(self.frames)
+        if depth < _SURELY_SHORT or (depth <= DEEPEST_LEVELS and len(self.path(name)) <= DEEPEST_PATH_BYTES):
+            return None
+        return Item(Kind.TOO_DEEP)
 
     def open(self, name: str, parent: int) -> int:
         try:
