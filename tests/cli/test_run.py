@@ -537,7 +537,7 @@ def test_an_interrupted_command_in_the_sandbox_never_happened(git_repo: GitRepo,
     assert ran.code == 0
     assert [s["action"] for s in ran.json["settlements"]] == ["roll_back_and_run"]
     assert (repo.path / "a").read_text() == "one\ntwo\n"
-    assert repo.git("log", "--format=%s").split() == ["two", "change"]
+    assert repo.git("log", "--format=%s").split() == ["two", "begin"]
     assert repo.git("status", "--porcelain") == ""
 
 
