@@ -45,9 +45,13 @@ class Verdict:
     name: str
     killed: bool = False
     problem: str = ""
+    untried: str = ""
+    """The program that its tests need and that is not here."""
 
     @property
     def word(self) -> str:
+        if self.untried:
+            return f"not tried: there is no {self.untried} here"
         return f"cannot tell: {self.problem}" if self.problem else "killed" if self.killed else "SURVIVED"
 
 
@@ -66,6 +70,8 @@ def _judge(root: Path, mutant: Mutant) -> Verdict:
     count = (root / mutant.file).read_text(encoding="utf-8").count(mutant.old)
     if count != 1:
         return Verdict(mutant.name, problem=f"what is to be taken out stands {count} times in {mutant.file}")
+    if mutant.needs and shutil.which(mutant.needs) is None:
+        return Verdict(mutant.name, untried=mutant.needs)
     outcome = _run(root, mutant.tests, mutate=mutant)
     if outcome in ("passed", "failed"):
         return Verdict(mutant.name, killed=outcome == "failed")
@@ -168,9 +174,10 @@ def _report(mutants: Sequence[Mutant]) -> int:
     for verdict in judge(ROOT, mutants):
         print(f"{verdict.name:40} {verdict.word}", flush=True)
         verdicts.append(verdict)
-    killed = sum(verdict.killed for verdict in verdicts)
-    print(f"{killed} of {len(mutants)} mutants killed")
-    return int(killed < len(mutants))
+    tried = [verdict for verdict in verdicts if not verdict.untried]
+    killed = sum(verdict.killed for verdict in tried)
+    print(f"{killed} of {len(tried)} mutants killed")
+    return int(killed < len(tried))
 
 
 if __name__ == "__main__":

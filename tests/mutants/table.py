@@ -21,6 +21,8 @@ class Mutant:
     new: str
     tests: tuple[str, ...]
     """pytest node ids, paths from the repository's root."""
+    needs: str = ""
+    """A program without which the tests are skipped, and so cannot tell."""
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -78,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
         new='return Settlement(Action.RUN, "again")',
         tests=(
             "tests/unit/agent/test_settle.py::test_an_opaque_or_networked_call_never_runs_twice",
-            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",
+            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",  # noqa: E501
         ),
     ),
     Mutant(
@@ -118,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="    if found.blocked_by is not None:",
         new="    if False:",
         tests=(
-            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",
+            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",  # noqa: E501
             "tests/unit/agent/test_loop.py::test_the_rest_of_a_batch_stays_not_run_when_the_resume_is_killed_too",
         ),
     ),
@@ -329,7 +331,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="redaction",
         guard="A result is redacted before it is recorded",
         file="src/endstate_action/agent/calls.py",
-        old="bounded(self.redact(scrub(text)))",
+        old="bounded(self.secrets.redact(scrub(text)))",
         new="bounded(scrub(text))",
         tests=(
             "tests/unit/agent/test_loop.py::test_a_result_is_bounded_scrubbed_redacted_and_never_blank",
@@ -441,7 +443,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="            os.fsync(file.fileno())\n        os.rename",
         new="            pass\n        os.rename",
         tests=(
-            "tests/recovery/test_crash_windows.py::test_a_file_is_synced_then_renamed_then_its_directory_is_synced_then_its_call_is_finished",
+            "tests/recovery/test_crash_windows.py::test_a_file_is_synced_then_renamed_then_its_directory_is_synced_then_its_call_is_finished",  # noqa: E501
         ),
     ),
     Mutant(
@@ -451,5 +453,232 @@ MUTANTS: tuple[Mutant, ...] = (
         old="if not found.can_roll_back:",
         new="if False:",
         tests=("tests/unit/agent/test_settle.py::test_a_roll_back_needs_a_whole_snapshot",),
+    ),
+    Mutant(
+        name="sandbox-environment",
+        guard="Nothing inside reads the environment of who started the sandbox",
+        file="src/endstate_action/system/sandbox.py",
+        old="                    env={},\n",
+        new="                    env=seen,\n",
+        tests=("tests/unit/system/test_sandbox.py::test_the_environment_of_who_started_the_call_is_not_seen",),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-arguments",
+        guard="What a call may see stands in nobody's arguments",
+        file="src/endstate_action/system/sandbox.py",
+        old='[str(self.program), "--args", str(options), "--", *argv]',
+        new='[str(self.program), *self._options(plan, seen, given, held, status), "--", *argv]',
+        tests=(
+            "tests/unit/system/test_sandbox.py::test_nobody_outside_reads_a_call_s_variables_from_the_arguments_of_a_program",  # noqa: E501
+        ),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-git-pinned",
+        guard="The git directory cannot be moved aside",
+        file="src/endstate_action/system/sandbox.py",
+        old="    plan[git] = Mount(Kind.WRITABLE)\n",
+        new="",
+        tests=(
+            "tests/unit/system/test_sandbox.py::test_a_git_directory_without_a_configuration_cannot_be_swapped_either",
+        ),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-hooks",
+        guard="No hook can be added from inside",
+        file="src/endstate_action/system/sandbox.py",
+        old="        plan[hooks] = Mount(Kind.HIDDEN)\n",
+        new="        pass\n",
+        tests=("tests/unit/system/test_sandbox.py::test_hooks_cannot_be_added_where_there_are_none",),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-packs",
+        guard="Packs that hold the history cannot be changed from inside",
+        file="src/endstate_action/system/sandbox.py",
+        old="        plan[packs] = Mount(Kind.READABLE)\n",
+        new="        pass\n",
+        tests=("tests/unit/system/test_sandbox.py::test_the_packs_that_hold_the_history_cannot_be_destroyed",),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-state",
+        guard="The state directory is hidden from calls",
+        file="src/endstate_action/system/sandbox.py",
+        old="    plan[state_dir] = Mount(Kind.HIDDEN)\n",
+        new="",
+        tests=("tests/unit/system/test_sandbox.py::test_the_state_directory_can_be_neither_seen_nor_touched",),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-state-parents",
+        guard="Directories above the state directory cannot be moved",
+        file="src/endstate_action/system/sandbox.py",
+        old="    plan |= {parent: Mount(Kind.WRITABLE) for parent in _between(workspace, state_dir)}\n",
+        new="",
+        tests=(
+            "tests/unit/system/test_sandbox.py::test_a_state_directory_further_down_does_not_move_with_a_directory_above_it",  # noqa: E501
+        ),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-kernel",
+        guard="The kernel's settings cannot be written from inside",
+        file="src/endstate_action/system/sandbox_view.py",
+        old='    plan[Path("/proc/sys")] = Mount(Kind.READABLE)\n',
+        new="",
+        tests=("tests/unit/system/test_sandbox.py::test_the_kernel_s_settings_cannot_be_written",),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-sockets",
+        guard="No service of the machine is reached through a socket",
+        file="src/endstate_action/system/sandbox.py",
+        old="        return plan | {place: Mount(Kind.CONTENT) for place in seen}\n",
+        new="        return plan\n",
+        tests=("tests/unit/system/test_sandbox.py::test_no_service_of_this_machine_can_be_reached",),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-user",
+        guard="Calls have the rights of the workspace's owner, not root's",
+        file="src/endstate_action/system/sandbox.py",
+        old="                    user=self.user,\n",
+        new="",
+        tests=(
+            "tests/unit/system/test_sandbox_probe.py::test_a_home_that_the_owner_cannot_enter_is_not_given_to_him",
+            "tests/unit/system/test_sandbox_probe.py::test_as_root_calls_get_the_rights_of_the_workspace_s_owner",
+            "tests/unit/system/test_sandbox_probe.py::test_the_fingerprint_is_the_same_wherever_calls_can_do_the_same",
+        ),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-lock",
+        guard="The call lock is held as long as anything runs inside",
+        file="src/endstate_action/system/sandbox.py",
+        old='"--sync-fd", str(lock), ',
+        new="",
+        tests=(
+            "tests/unit/system/test_sandbox.py::test_everything_ends_when_who_started_the_call_is_killed",
+            "tests/unit/system/test_sandbox.py::test_no_descriptor_is_passed_on",
+        ),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-network",
+        guard="There is no network unless it was asked for",
+        file="src/endstate_action/system/sandbox.py",
+        old='(*_APART, "--unshare-net")',
+        new="_APART",
+        tests=("tests/unit/system/test_sandbox.py::test_no_service_of_this_machine_can_be_reached",),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-not-started",
+        guard="A sandbox that could not be set up is no answer of a command",
+        file="src/endstate_action/system/sandbox.py",
+        old="        if finished.exit_code and not started:\n",
+        new="        if False:\n",
+        tests=(
+            "tests/unit/system/test_sandbox.py::test_a_program_that_is_not_there_is_an_error_of_the_start",
+            "tests/unit/system/test_sandbox.py::test_a_wall_that_is_gone_is_no_failing_command",
+        ),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-dates",
+        guard="A commit made again inside gets the same id",
+        file="src/endstate_action/system/sandbox_view.py",
+        old="**kept, **dates, ",
+        new="**kept, ",
+        tests=("tests/unit/system/test_sandbox.py::test_a_repeated_call_makes_commits_with_the_same_ids",),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-token",
+        guard="A token in a git configuration is hidden",
+        file="src/endstate_action/system/sandbox.py",
+        old="                plan[file] = Mount(Kind.CONTENT, content)\n",
+        new="                pass\n",
+        tests=("tests/unit/system/test_sandbox.py::test_a_token_in_a_git_configuration_is_not_seen",),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-token-moves",
+        guard="A token's directory cannot be moved out from under its cover",
+        file="src/endstate_action/system/sandbox.py",
+        old="                plan = {p: Mount(Kind.WRITABLE) for p in _between(self.workspace, file)} | plan\n",
+        new="",
+        tests=("tests/unit/system/test_sandbox.py::test_a_token_in_a_git_configuration_is_not_seen",),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-credentials",
+        guard="Credentials in HOME are hidden",
+        file="src/endstate_action/system/sandbox.py",
+        old="        plan |= view.credentials(self.secret_places, env, self.user)\n",
+        new="",
+        tests=(
+            "tests/unit/system/test_sandbox.py::test_credentials_that_a_variable_names_are_empty_unless_the_call_is_to_see_them",  # noqa: E501
+            "tests/unit/system/test_sandbox.py::test_home_can_be_read_and_credentials_in_it_are_empty",
+            "tests/unit/system/test_sandbox.py::test_the_directory_of_a_self_hosted_runner_shows_no_credentials",
+        ),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-probed",
+        guard="A sandbox with a wall missing is none",
+        file="src/endstate_action/system/sandbox_probe.py",
+        old="    if found:\n        raise _Missing(",
+        new="    if False:\n        raise _Missing(",
+        tests=("tests/unit/system/test_sandbox_probe.py::test_without_a_wall_there_is_no_sandbox",),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-program",
+        guard="A program that others than root can change is not trusted",
+        file="src/endstate_action/system/sandbox_probe.py",
+        old="        if all(_is_roots(place) for place in (real, *real.parents)):",
+        new="        if real:",
+        tests=("tests/unit/system/test_sandbox_probe.py::test_a_program_that_others_than_root_can_change_is_not_used",),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="sandbox-no-fall-back",
+        guard="A command never runs outside when it was to run inside",
+        file="src/endstate_action/agent/tools/shell.py",
+        old="        if self.sandbox is not None:\n            return self.sandbox.run(",
+        new="        if self.sandbox is not None and self.sandbox.program.exists():\n            return self.sandbox.run(",  # noqa: E501
+        tests=("tests/unit/agent/test_shell_sandboxed.py::test_a_sandbox_that_fails_runs_nothing_elsewhere",),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="shell-contract",
+        guard="A session is not bound to the sandbox of one machine",
+        file="src/endstate_action/agent/tools/shell.py",
+        old='super().contract() | {"effect": "shell"}',
+        new="super().contract()",
+        tests=("tests/unit/agent/test_shell_sandboxed.py::test_a_session_is_not_bound_to_the_machine_s_sandbox",),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="install-permission",
+        guard="Nothing is installed without permission",
+        file="src/endstate_action/system/sandbox_install.py",
+        old="    if not may_install:\n        return Obtained(found)\n",
+        new="",
+        tests=("tests/unit/system/test_sandbox_install.py::test_without_permission_nothing_is_done",),
+        needs="bwrap",
+    ),
+    Mutant(
+        name="install-one-profile",
+        guard="No second AppArmor profile is loaded for one program",
+        file="src/endstate_action/system/sandbox_install.py",
+        old="    if _is_named(root, host):",
+        new="    if False:",
+        tests=("tests/unit/system/test_sandbox_install.py::test_a_profile_that_exists_is_left_alone",),
+        needs="bwrap",
     ),
 )
