@@ -52,8 +52,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="settle-before-prompt",
         guard="Pending calls are settled before a new prompt is added",
         file="src/endstate_action/agent/loop.py",
-        old="        calls.settle()\n        if prompt is not None:\n            self._add_prompt(prompt, prompt_id)",
-        new="        if prompt is not None:\n            self._add_prompt(prompt, prompt_id)\n        calls.settle()",
+        old="        calls.settle()\n        for prompt_id, text in self._state.waiting_prompts:\n            self._add_prompt(prompt_id, text)\n",
+        new="        for prompt_id, text in self._state.waiting_prompts:\n            self._add_prompt(prompt_id, text)\n        calls.settle()\n",
         tests=("tests/unit/agent/test_loop.py::test_resume_settles_before_a_new_prompt_is_added",),
     ),
     Mutant(
@@ -68,8 +68,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="started-record",
         guard="A start is on record before the call acts",
         file="src/endstate_action/agent/calls.py",
-        old="        self.session.append(self._started(asked, tool, context, change))\n",
-        new="",
+        old="        self.session.append(*before, self._started(asked, tool, context, change, before))\n",
+        new="        self.session.append(*before)\n",
         tests=("tests/unit/agent/test_loop.py::test_a_start_is_recorded_before_the_call_acts",),
     ),
     Mutant(
@@ -152,8 +152,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="guard-before-start",
         guard="Lock and database are compared with their paths before every start",
         file="src/endstate_action/agent/calls.py",
-        old="        self.guard()\n",
-        new="",
+        old="        self.guard()\n        self.interrupts.check()\n        # What",
+        new="        self.interrupts.check()\n        # What",
         tests=("tests/unit/agent/test_loop.py::test_a_guard_that_fails_stops_before_the_call_starts",),
     ),
     Mutant(
