@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import endstate_action.config.file as _loaded  # noqa: F401  (pydantic is loaded here, not in every fork)
+from endstate_action.agent import calls, settle
 from endstate_action.agent.context import check_history
 from endstate_action.agent.providers.base import OnDiscard, Provider, Reply, Request
 from endstate_action.agent.providers.scripted import ScriptedProvider, parse_script
@@ -74,6 +75,10 @@ class Job:
     trace: bool = False
     """Write down every fsync, rename and record, in order."""
     max_minutes: float = 90
+    max_starts: int = 0
+    """Instead of the product's limit, for trials that kill one call more often than that."""
+    control: str = ""
+    """What to do with an interrupted contained call instead of rolling it back: `run` or `refuse`."""
 
 
 class Side:
@@ -249,6 +254,14 @@ def _trace_effects(side: Side) -> None:
     os.fsync, os.rename, os.replace = told_fsync, told(rename), told(move_over)
 
 
+def _without_roll_back(instead: settle.Action) -> Callable[[settle.Pending, settle.Found], settle.Settlement]:
+    def decided(call: settle.Pending, found: settle.Found) -> settle.Settlement:
+        verdict = settle.decide(call, found)
+        return settle.Settlement(instead, "the control does") if verdict.rolls_back else verdict
+
+    return decided
+
+
 def perform(job: Job) -> int:
     """Run the job in this process; its exit code as the command line would give it."""
     side = Side(Path(job.side))
@@ -267,6 +280,10 @@ def perform(job: Job) -> int:
         **({"prompt": job.prompt} if job.prompt else {}),
         **job.inputs,
     }
+    if job.max_starts:
+        settle.MAX_STARTS = job.max_starts
+    if job.control:
+        calls.decide = _without_roll_back(settle.Action(job.control))
     script = SCRIPTS[job.script] if job.script in SCRIPTS else json.loads(job.script)
     ports = Ports(
         dict(os.environ),

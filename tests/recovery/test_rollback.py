@@ -1,0 +1,152 @@
+"""Shell commands in the sandbox, killed at random with everything around them, never happened.
+
+Seven commands that no resume could repeat or skip: appends, a move, an edit in place, commits, a nested
+repository, writers in the background, an ignored directory. Where there is no sandbox these tests are
+skipped, and the product says `sandbox: none`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from endstate_action.system.sandbox import Sandbox
+from endstate_action.system.sandbox_probe import probe
+from endstate_action.system.tree import scan
+from tests.support.crash import KILLED, SEED, Bench, Trial
+from tests.support.scenarios import reply, script
+
+pytestmark = pytest.mark.slow
+
+TRIALS = 200
+SAMPLE = 5
+CONTROLS = 12
+SECONDS = 2.2
+"""About as long as an undisturbed run takes."""
+
+_COMMIT = "git -c user.name=n -c user.email=n@example.invalid commit --quiet --message"
+COMMANDS = (
+    "for i in 1 2 3; do echo line-$i >> log.txt; sleep 0.05; done",
+    "mv app.py moved.py; sleep 0.1; echo moved >> log.txt",
+    "sed -i 's/VERSION = 1/VERSION = 2/' moved.py; sleep 0.1; echo edited >> log.txt",
+    f"git add --all; {_COMMIT} agent; sleep 0.1; echo committed >> log.txt",
+    f"git init --quiet vendor/x; cd vendor/x; echo inner > f; git add f; {_COMMIT} inner; sleep 0.1",
+    "for n in a b; do (for i in 1 2 3; do echo $n$i >> $n.txt; sleep 0.05; done) & done; wait; echo both >> log.txt",
+    "mkdir -p build; echo object >> build/o; echo build/ >> .gitignore; sleep 0.1; echo built >> log.txt",
+)
+SEVEN = script(*(reply(("bash", {"command": command})) for command in COMMANDS), reply(text="Done."))
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
+    place = tmp_path_factory.mktemp("probe")
+    (place / "state").mkdir()
+    found = probe(place, place / "state", {"PATH": "/usr/bin:/bin", "HOME": str(place)}, network=False, tmp=place)
+    if not isinstance(found, Sandbox):
+        pytest.skip(f"not contained here: {found.reason}")
+    return found
+
+
+def a_trial(bench: Bench, **options: object) -> Trial:
+    return bench.trial_of(SEVEN, inputs={"sandbox": "required"}, max_starts=99, **options)
+
+
+End = tuple[str, ...]
+
+
+def end_of(trial: Trial) -> End:
+    """All that must not depend on kills. Commits bear the time of their call, so ids differ from run to run."""
+    left_out = (b".git", b".endstate", b"vendor/x/.git")
+    git = [
+        trial.repo.git("-C", str(trial.repo.path / place), *words)
+        for place in (".", "vendor/x")
+        for words in (("log", "--format=%B%T"), ("status", "--porcelain", "--ignored"), ("ls-files", "--stage"))
+    ]
+    return (scan(trial.repo.path, left_out).tree_hash, *git)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(bench: Bench, sandbox: Sandbox) -> End:
+    trial = a_trial(bench)
+    assert trial.begin() == 0
+    return end_of(trial)
+
+
+def killed_at_random(trial: Trial, chance: Random) -> str:
+    """Up to four kills, resumes included; what happened, in words."""
+    story = f"ENDSTATE_SEED={SEED}"
+    for _ in range(chance.randint(1, 4)):
+        code = trial.go_on(kill_after_s=chance.uniform(0.05, SECONDS))
+        story += f"; ended with {code} at {trial.where()}"
+        assert code in (KILLED, 0), story
+    assert trial.go_on() == 0, story
+    return story
+
+
+@pytest.mark.parametrize(
+    "number", [n if n < SAMPLE else pytest.param(n, marks=pytest.mark.recovery) for n in range(TRIALS)]
+)
+def test_interrupted_commands_never_happened(bench: Bench, undisturbed: End, number: int) -> None:
+    trial = a_trial(bench)
+    story = killed_at_random(trial, Random(f"{SEED}/rollback/{number}"))
+
+    state = trial.state()
+    assert [f.status for f in state.finished.values()] == ["ok"] * len(COMMANDS), story
+    assert all(r.exact for r in state.rolled_back), story
+    assert end_of(trial) == undisturbed, story
+    assert trial.repo.git("fsck", "--full", "--no-dangling") == "", story
+    assert not list(Path(trial.repo.path / ".git").rglob("*.lock")), story
+    trial.discard()
+
+
+@pytest.mark.recovery
+@pytest.mark.parametrize("control", ["run", "refuse"])
+def test_without_roll_back_most_of_the_same_trials_end_otherwise(bench: Bench, undisturbed: End, control: str) -> None:
+    """Else the test above would prove nothing."""
+    other = 0
+    for number in range(CONTROLS):
+        trial = a_trial(bench, control=control)
+        killed_at_random(trial, Random(f"{SEED}/control/{number}"))
+        other += end_of(trial) != undisturbed
+        trial.discard()
+
+    assert other > CONTROLS / 2
+
+
+def test_a_command_that_kills_its_run_each_time_is_rolled_back_and_answered(bench: Bench, sandbox: Sandbox) -> None:
+    """Three starts; then the workspace is as before the call, and the model is told."""
+    commands = ("echo before >> log.txt", "echo lost >> log.txt; sleep 30", "echo after >> log.txt")
+    batch = script(reply(*(("bash", {"command": c}) for c in commands)), reply(text="Done."))
+    trial = bench.trial_of(batch, inputs={"sandbox": "required"})
+    log = trial.repo.path / "log.txt"
+    for attempt in range(3):
+        code = trial.go_on(kill_after_s=2.5)
+        assert code == KILLED, attempt
+        assert log.read_text().endswith("lost\n")
+
+    assert trial.resume() == 0
+
+    assert log.read_text() == "before\n"
+    assert [f.status for f in trial.state().finished.values()] == ["ok", "refused", "not_run"]
+    assert trial.state().finished[1, 1].content.startswith("Rolled back: it was started 3 times")
+
+
+def test_what_a_roll_back_replaces_is_kept_under_a_name(bench: Bench, sandbox: Sandbox) -> None:
+    """An edit made by hand while the call was in flight is undone with it, and not lost."""
+    trial = bench.trial_of(
+        script(reply(("bash", {"command": "echo x >> log.txt; sleep 2"})), reply(text="Done.")),
+        inputs={"sandbox": "required"},
+    )
+    assert trial.begin(kill_after_s=1.5) == KILLED
+    (trial.repo.path / "by-hand.txt").write_text("precious")
+
+    assert trial.resume() == 0
+
+    assert not (trial.repo.path / "by-hand.txt").exists()
+    (rolled_back,) = trial.state().rolled_back
+    assert rolled_back.kept is not None
+    objects = trial.repo.path / ".endstate" / "objects"
+    kept = trial.repo.git("--git-dir", str(objects), "ls-tree", "-r", "--name-only", rolled_back.kept)
+    assert "tree/by-hand.txt" in kept.split()
