@@ -64,6 +64,7 @@ Everything else goes to standard error.
 What an option may be: [configuration](configuration.md).
 What the exit codes mean: [exit codes](exit-codes.md).
 
+`--prompt-file -` reads standard input.
 `--prompt-file` and `--script` are looked for from the current directory, `--config-file` and `--instructions` from \
 the workspace.
 On a resume the provider is the session's own, and configuration and instructions are those it was begun under.
@@ -89,8 +90,8 @@ EXIT = """\
 # Exit codes
 
 One table for every command.
-With `--json`, a failure prints an object too: `conclusion`, `error`, `hint`, `exit-code`, and for a mismatch \
-`differences`.
+With `--json`, a failure prints an object too: `conclusion`, `error`, `hint`, `exit-code`, where an attempt had begun \
+`session-id` and `attempt`, and for a mismatch `differences`.
 
 {table}
 
@@ -125,7 +126,7 @@ A row is never changed and never deleted; what a session is follows from its row
 `application_id` is {application:#x}, `user_version` is the format.
 A newer format is refused; an older one is brought forward in a copy, which then takes the file's place.
 
-`endstate sessions export` prints the rows as they are, also those of a damaged session.
+`endstate sessions export` prints the rows as they are, also those of a damaged session that can be read.
 
 {table}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -12,6 +13,11 @@ import pytest
 from hypothesis import settings
 
 from tests.support.repos import git_repo as git_repo
+
+# A test run that goes on in the background ignores these, and what it starts would as well.
+for _ignored in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_ignored) is signal.SIG_IGN:
+        signal.signal(_ignored, signal.SIG_DFL)
 
 # How long an example takes says something about the machine, not about the promise.
 settings.register_profile("endstate", deadline=None)

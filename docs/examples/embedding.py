@@ -45,6 +45,7 @@ class Order(Tool):
         "properties": {"thing": {"type": "string"}},
         "required": ["thing"],
     }
+    examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({"thing": "lamp"},)
     effect = EffectClass.KEYED
 
     def __init__(self, ledger: Path, *, dies: bool = False) -> None:
@@ -60,8 +61,15 @@ class Order(Tool):
 
     def probe(self, arguments: Mapping[str, Any], context: CallContext) -> Probed:
         lines = self._ledger.read_text().splitlines() if self._ledger.exists() else []
-        found = any(line.split(" ")[0] == context.key for line in lines)
-        return Probed(Probe.APPLIED, f"Ordered {arguments['thing']}.") if found else Probed(Probe.ABSENT)
+        ordered = [thing for key, _, thing in (line.partition(" ") for line in lines) if key == context.key]
+        if arguments["thing"] in ordered:
+            return Probed(Probe.APPLIED, f"Ordered {arguments['thing']}.")
+        return Probed(Probe.UNKNOWN if ordered else Probe.ABSENT)
+
+
+def order() -> Order:
+    """For `endstate tools check embedding:order`."""
+    return Order(Path.home() / "ledger")
 
 
 class Model:

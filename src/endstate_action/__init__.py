@@ -31,6 +31,7 @@ _PUBLIC = {
     "Usage": "messages",
     "Session": "state.session",
     "SessionStore": "state.session",
+    "Secrets": "system.redaction",
 }
 
 __all__ = ["__version__", *_PUBLIC]
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from endstate_action.messages import Usage as Usage
     from endstate_action.state.session import Session as Session
     from endstate_action.state.session import SessionStore as SessionStore
+    from endstate_action.system.redaction import Secrets as Secrets
 
 
 def __getattr__(name: str) -> Any:

@@ -7,28 +7,37 @@ else goes to standard error. This module is the only one that prints or reads th
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from endstate_action import __version__
-from endstate_action.errors import INTERNAL_ERROR, EndstateError, Interrupted, Mismatch
+from endstate_action.errors import EndstateError, InputError, Interrupted, Mismatch
+from endstate_action.system.signals import heeded, hold, release
 
 if TYPE_CHECKING:
     from endstate_action.agent.loop import Event
+    from endstate_action.agent.providers.anthropic import AnthropicProvider
     from endstate_action.run import Report, SandboxChosen
+    from endstate_action.state.records import Ended
     from endstate_action.state.session import Listed, State
 
 EXIT_CODES = {
     0: "done",
     1: "the agent stopped short: a budget, time, the model declined, no answer",
-    2: "bad input, or a key that the provider rejects; nothing was spent",
+    2: "bad input, or a key or request that the provider rejects",
     3: "a defect of ours",
     4: "state unusable: disk full, read-only, damaged",
     10: "locked: another run holds the state directory",
@@ -42,56 +51,143 @@ CONCLUSIONS = {"success": 0, "stopped": 1, "interrupted": 75, "mismatch": 13, "f
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _DEBUG = "ENDSTATE_TRACEBACK"
+_RESUME = "endstate run --resume"
+_MEANT = {"resume": "run --resume", "list": "sessions list", "show": "sessions show", "status": "sessions show",
+          "export": "sessions export", "prune": "sessions prune"}  # fmt: skip
+_CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+# What these begin is a command to whatever runs us as a step of a workflow.
+_WORKFLOW_COMMANDS = ("::", "##[")
+
+
+@dataclass(slots=True)
+class _Begun:
+    """The attempt that this process has on record, for whatever ends it."""
+
+    session: str | None = None
+    attempt: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {} if self.session is None else {"session-id": self.session, "attempt": self.attempt}
+
+    def hint(self, hint: str) -> str:
+        """It must not lead to another session than the one at hand."""
+        if self.session is None or "--session" in hint:
+            return hint
+        return hint.replace(_RESUME, f"{_RESUME} --session {self.session}")
+
+
+_begun = _Begun()
 
 
 def main() -> NoReturn:
     """Run the command and exit; no traceback for anything that a user can cause."""
+    _open_closed_streams()
     if sys.platform == "win32":
         _say("endstate: Windows is not supported; nothing was run.")
         _say("  Use Linux, the Linux subsystem of Windows, or macOS.")
         sys.exit(2)
-    as_json = "--json" in sys.argv[1:]
+    for number in heeded():
+        signal.signal(number, _on_signal)
+    as_json = _wants_json()
     try:
         code = cli.main(standalone_mode=False, prog_name="endstate")
     except click.exceptions.Exit as stop:
         code = stop.exit_code
-    except click.Abort:
-        code = Interrupted.exit_code
-    except click.ClickException as error:
-        _say(f"endstate: {error.format_message()}")
-        if isinstance(error, click.UsageError) and error.ctx is not None:
-            _say(f"Try: {error.ctx.command_path} --help")
+    except click.exceptions.NoArgsIsHelpError as error:
+        _say(error.format_message())
         code = error.exit_code
+    except click.ClickException as error:
+        code = _failed(_usage(error), as_json)
     except EndstateError as error:
         code = _failed(error, as_json)
+    except SystemExit as stop:
+        # Click itself ends with 1, which means something else here, when the reader of a help text is gone.
+        code = 0 if stop.code == 1 else stop.code
     except Exception as error:  # noqa: BLE001  the last door: what gets here is a defect of ours
-        code = _defect(error)
+        code = _unwritten(error) if isinstance(error, OSError) and _is_printing(error) else _defect(error, as_json)
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _open_closed_streams() -> None:
+    """A standard stream that was closed before we began leads nowhere; else the next file opened would be it."""
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest free number: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def _on_signal(number: int, _: FrameType | None) -> NoReturn:
+    """Before a run catches signals itself, and after: nothing can be torn, so nothing is unwound."""
+    name = signal.Signals(number).name
+    said = f"Interrupted by {name} before anything was recorded; nothing was run."
+    hint = ""
+    if _begun.session is not None:
+        said = f"Interrupted by {name}. Everything finished so far is recorded."
+        hint = _begun.hint(f"`{_RESUME}` continues, or says the result again.")
+    # Past Python's own streams: the signal may have come while one of them was being written.
+    with suppress(OSError):
+        os.write(2, f"endstate: {said}\n{f'  {hint}' if hint else ''}\n".replace("\n\n", "\n").encode())
+        if _wants_json() and _begun.session is None:
+            os.write(1, (json.dumps(_failure(Interrupted(said), hint)) + "\n").encode())
+    os._exit(Interrupted.exit_code)
+
+
+def _wants_json() -> bool:
+    return "--json" in sys.argv[1:]
+
+
+def _usage(error: click.ClickException) -> InputError:
+    """Click's words, with what was probably meant."""
+    hint = f"See `{error.ctx.command_path} --help`." if isinstance(error, click.UsageError) and error.ctx else ""
+    if isinstance(error, click.exceptions.NoSuchOption) and error.option_name == "--prompt":
+        return InputError(error.message, hint='The prompt has no option: `endstate run "Fix the failing test"`.')
+    if isinstance(error, click.exceptions.NoSuchCommand) and (meant := _MEANT.get(error.command_name)):
+        return InputError(error.message, hint=f"Did you mean `endstate {meant}`?")
+    return InputError(error.format_message(), hint=hint)
+
+
 def _failed(error: EndstateError, as_json: bool) -> int:
-    _say(f"endstate: {printable(str(error))}")
-    if error.hint:
-        _say(f"  {printable(error.hint)}")
+    hint = _begun.hint(error.hint)
+    _say_lines(f"endstate: {error}")
+    if hint:
+        _say_lines(f"  {hint}")
     if as_json:
-        conclusion = {13: "mismatch", 75: "interrupted", 11: "superseded"}.get(error.exit_code, "failed")
-        body: dict[str, Any] = {"conclusion": conclusion, "error": str(error), "hint": error.hint}
-        if isinstance(error, Mismatch):
-            body["differences"] = list(error.differences)
-        _put(json.dumps(body | {"exit-code": error.exit_code}, ensure_ascii=False))
+        _put(json.dumps(_failure(error, hint), ensure_ascii=False))
     return error.exit_code
 
 
-def _defect(error: Exception) -> int:
+def _failure(error: EndstateError, hint: str) -> dict[str, Any]:
+    conclusion = {13: "mismatch", 75: "interrupted", 11: "superseded"}.get(error.exit_code, "failed")
+    body: dict[str, Any] = {"conclusion": conclusion, "error": str(error), "hint": hint}
+    if isinstance(error, Mismatch):
+        body["differences"] = list(error.differences)
+    return body | _begun.to_json() | {"exit-code": error.exit_code}
+
+
+def _defect(error: Exception, as_json: bool) -> int:
     import traceback
 
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    _say(f"endstate: internal error: {type(error).__name__}: {printable(str(error))}")
-    _say(f"  in {Path(where.filename).name}, line {where.lineno}. What was recorded is kept. Please report this;")
-    _say(f"  with {_DEBUG}=1 the whole traceback is shown.")
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else "an unknown place"
+    shown = EndstateError(
+        f"internal error: {type(error).__name__}: {error}",
+        hint=f"In {where}. What was recorded is kept. Please report this; "
+        f"with {_DEBUG}=1 the whole traceback is shown.",
+    )
     if os.environ.get(_DEBUG):
         traceback.print_exception(error)
-    return INTERNAL_ERROR
+    return _failed(shown, as_json)
+
+
+def _is_printing(error: OSError) -> bool:
+    """Whether it came to click, which prints help and version by itself."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).parent.name == "click"
 
 
 @click.group(context_settings=_CONTEXT)
@@ -106,6 +202,27 @@ def cli() -> None:
     """
 
 
+class _Number(click.ParamType[float]):
+    """A number of something that is 0 or more, and has an end."""
+
+    def __init__(self, of: str) -> None:
+        self.name, self._of = "number", of
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = math.nan
+        with suppress(ValueError):
+            number = float(value)
+        if not 0 <= number < math.inf:
+            self.fail(f"{value!r} is not a number of {self._of}, 0 or more.", param, ctx)
+        return number
+
+
+def _waiting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The option that says how long to wait for whoever holds the sessions."""
+    return click.option("--lock-timeout", metavar="S", type=_Number("seconds"), default=10.0, show_default=True,
+                        help="Seconds to wait for another run in this workspace.")(command)  # fmt: skip
+
+
 def _located(command: Callable[..., Any]) -> Callable[..., Any]:
     """The two options that say where the sessions are."""
     command = click.option("--state-dir", default=".endstate", show_default=True, metavar="DIR",
@@ -117,13 +234,13 @@ def _located(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @cli.command(short_help="Run an agent, or go on with one.")
 @click.argument("prompt", required=False)
-@click.option("--prompt-file", metavar="FILE", help="Read the prompt from a file.")
+@click.option("--prompt-file", metavar="FILE", help="Read the prompt from a file; - is standard input.")
 @click.option("--resume", is_flag=True, help="Finish the interrupted session; with a prompt, then go on.")
 @click.option("--session", metavar="ID", help="Which session to resume; a unique prefix will do. Implies --resume.")
 @click.option("--provider", metavar="NAME", help="anthropic (default) or scripted.")
 @click.option("--model", metavar="ID", help="Default: a pinned model of the provider.")
 @click.option("--base-url", metavar="URL", help="Another endpoint for the provider.")
-@click.option("--script", metavar="FILE", help="What the scripted provider replies.")
+@click.option("--script", metavar="FILE", help="What the scripted provider replies. Implies that provider.")
 @click.option("--instructions", metavar="WHAT", help="auto (AGENTS.md, else CLAUDE.md), none, or a path.")
 @click.option("--config-file", metavar="FILE", help="Default: .github/endstate.yml, where it exists.")
 @click.option("--on-mismatch", metavar="WHAT", help="refuse (default), continue or restart.")
@@ -133,8 +250,7 @@ def _located(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--max-minutes", metavar="N", help="Per attempt. Default: 90.")
 @click.option("--sandbox", metavar="WHAT", help="auto (default), required or off: where shell commands run.")
 @click.option("--network", is_flag=True, help="Let shell commands in the sandbox use the network.")
-@click.option("--lock-timeout", metavar="S", type=click.FloatRange(0), default=10.0, show_default=True,
-              help="Seconds to wait for another run in this workspace.")  # fmt: skip
+@_waiting
 @click.option("--json", "as_json", is_flag=True, help="Print one object with all outputs.")
 @_located
 def run(
@@ -159,7 +275,18 @@ def run(
     inputs = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
     inputs["network"] = "true" if network else "false"
     inputs["resume"] = "true" if resume or session is not None else "false"
+    if script is not None and not inputs.get("provider"):
+        inputs["provider"] = "scripted"
     settings = parse_settings(inputs, _read_file)
+    if session == "":
+        raise InputError(
+            "--session is empty; nothing was run.", hint=f"Name the session, or leave it out: `{_RESUME}` chooses."
+        )
+    if script is not None and settings.provider != "scripted":
+        raise InputError(
+            f"--script is for the scripted provider, but --provider is {settings.provider}. Nothing was run.",
+            hint="Give one of them.",
+        )
     lines = _Lines(environ)
     ports = Ports(environ, lambda name, chosen: _provider(name, chosen.base_url, script, environ), lines.event, _say)
     report = run_story(settings, Choice(session, lock_timeout), ports)
@@ -175,14 +302,16 @@ def _clean_environment() -> Mapping[str, str]:
     harden()
     sealed = take_sealed(os.environ)
     if sealed is None:
-        reexecute_clean(os.environ, sys.argv[1:])
+        hold()
+        try:
+            reexecute_clean(os.environ, sys.argv[1:])
+        finally:
+            release()
     return sealed
 
 
 def _provider(name: str, base_url: str | None, script: str | None, environ: Mapping[str, str]) -> Any:
     """The provider by its name, with what it needs, or an `InputError` that says what is missing."""
-    from endstate_action.errors import InputError
-
     if name == "scripted":
         from endstate_action.agent.providers.scripted import ScriptedProvider, load_script
 
@@ -201,15 +330,28 @@ def _provider(name: str, base_url: str | None, script: str | None, environ: Mapp
             hint="Set ANTHROPIC_API_KEY, or try it without a key: `endstate demo`.",
         )
     url = base_url or environ.get("ANTHROPIC_BASE_URL") or None
-    provider = AnthropicProvider(key, token, parse_base_url("base-url", url) if url else None, env=environ)
+    provider = AnthropicProvider(
+        key, token, parse_base_url("base-url", url) if url else None, env=environ, on_retry=_retrying
+    )
     # The SDK takes about a second to import; meanwhile the session is opened and settled.
-    Thread(target=provider.warm_up, daemon=True).start()
+    Thread(target=_warm_up, args=(provider,), daemon=True).start()
     return provider
 
 
-def _read_file(name: str) -> bytes | None:
-    from endstate_action.errors import InputError
+def _warm_up(provider: AnthropicProvider) -> None:
+    with suppress(Exception):  # the run meets it again, where it can be told
+        provider.warm_up()
 
+
+def _retrying(text: str) -> None:
+    """For a person who waits; a log is told the end alone."""
+    if sys.stderr.isatty():
+        _say(printable(text))
+
+
+def _read_file(name: str) -> bytes | None:
+    if name == "-":
+        return _read_stdin()
     try:
         return Path(name).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -218,20 +360,33 @@ def _read_file(name: str) -> bytes | None:
         raise InputError(f"{name} cannot be read ({error.strerror}); nothing was run.", hint="Name a file.") from error
 
 
+def _read_stdin() -> bytes:
+    from endstate_action.config.settings import PROMPT_MAX_BYTES
+
+    if sys.stdin.isatty():
+        _say("The prompt is read from here; Ctrl-D ends it.")
+    # More than enough to be refused as too long; what never ends is not read to its end.
+    return sys.stdin.buffer.read(2 * PROMPT_MAX_BYTES)
+
+
 def _show(report: Report, as_json: bool) -> None:
     result, outputs = report.result, report.outputs
     cost = "cost unknown" if result.cost_usd is None else f"${result.cost_usd:.2f}"
     why = f" ({result.reason})" if result.reason else ""
-    attempts = "1 attempt" if result.attempt == 1 else f"{result.attempt} attempts"
-    steps = "1 step" if result.steps == 1 else f"{result.steps} steps"
-    _say(f"{result.conclusion}{printable(why)} · {attempts} · {steps} · {cost} · tree {outputs['tree-hash']}")
+    steps = _count(result.steps, "step") + (" of this task" if report.task > 1 else "")
+    _say(f"{result.conclusion}{printable(why)} · {_count(result.attempt, 'attempt')} · {steps} · {cost} · "
+         f"tree {outputs['tree-hash']}")  # fmt: skip
     if result.conclusion == "stopped":
         _say(f"  Nothing is lost: `endstate run --resume --session {result.session}` goes on"
              + (" with a higher limit." if result.reason.startswith("max-") else "."))  # fmt: skip
     if as_json:
         _put(json.dumps(outputs, ensure_ascii=False))
     elif result.final_message:
-        _put(printable(result.final_message, keep="\n\t") if sys.stdout.isatty() else result.final_message)
+        _put(_harmless(result.final_message))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 class _Lines:
@@ -252,7 +407,8 @@ class _Lines:
                 if self._is_terminal:
                     _say(f"sandbox: {event.sandbox} ({printable(event.note)})")
             case AttemptBegan():
-                pending = f" · {event.pending} calls to settle" if event.pending else ""
+                _begun.session, _begun.attempt = event.session, event.epoch
+                pending = f" · {_count(event.pending, 'call')} to settle" if event.pending else ""
                 began = f"resumed, attempt {event.epoch}" if event.resumed else "attempt 1"
                 _say(f"session {event.session} · {began}{pending} · sandbox: {self._sandbox} · "
                      f"if it dies: endstate run --resume --session {event.session}")  # fmt: skip
@@ -263,7 +419,7 @@ class _Lines:
             case Told():
                 _say(printable(event.text))
             case _ if self._is_terminal:
-                outcome = "" if event.status == "ok" else f"  {event.status}"
+                outcome = "" if event.status == "ok" else f"  {event.status}: {_first_line(event.content)}"
                 settled = f"  ({event.settled.action}: {printable(event.settled.reason)})" if event.settled else ""
                 what = _summary(event.arguments)
                 name = printable(event.name)[:40]
@@ -276,9 +432,18 @@ def _summary(arguments: Mapping[str, object]) -> str:
     """The telling argument of a call, on one line."""
     for name in ("command", "path", "pattern", "message"):
         if isinstance(arguments.get(name), str):
-            text = printable(" ".join(str(arguments[name]).split()))
-            return text if len(text) <= 60 else text[:59] + "…"
+            return _cut(str(arguments[name]), 60)
     return ""
+
+
+def _first_line(content: str) -> str:
+    return _cut(next((line for line in content.splitlines() if line.strip()), ""), 160)
+
+
+def _cut(text: str, width: int) -> str:
+    """On one line, printable, and marked where something is left out."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= width else line[: width - 1] + "…"
 
 
 @cli.group(short_help="What is recorded here.")
@@ -299,9 +464,9 @@ def list_(working_directory: str, state_dir: str, as_json: bool) -> None:
         _say(f"No sessions in {Path(working_directory) / state_dir}.")
     for s in found:
         cost = "cost unknown" if s["cost-usd"] is None else f"${float(s['cost-usd']):.2f}"
-        shown = printable(s["problem"] or s["prompt"])[:70]
+        shown = printable(s["problem"]) or _cut(s["prompt"], 70)
         _put(f"{s['session-id']}  {s['state']:<10}  {s['changed']}  attempt {s['attempt']}  "
-             f"{s['steps']} steps  {cost}  {shown}")  # fmt: skip
+             f"{_count(s['steps'], 'step')}  {cost}  {shown}")  # fmt: skip
 
 
 def _listed(session: Listed) -> dict[str, Any]:
@@ -330,19 +495,19 @@ def show(session: str | None, working_directory: str, state_dir: str, as_json: b
     """What happened in a SESSION: attempts, steps, calls, settlements. The newest one by default."""
     store = _store(working_directory, state_dir)
     state = store.read(_chosen(store, session))
-    told = _told(state)
+    body = _told(state)
     if as_json:
-        _put(json.dumps(told, ensure_ascii=False))
+        _put(json.dumps(body, ensure_ascii=False))
         return
-    _put(f"session {told['session-id']}  {told['state']}  model {printable(told['model'])}")
-    for prompt in told["prompts"]:
-        _put(f"  prompt, task {prompt['task']}: {printable(' '.join(prompt['text'].split()))[:100]}")
-    for attempt in told["attempts"]:
-        _put(f"  attempt {attempt['attempt']}  {attempt['began']}  {attempt['ended']}")
-    for call in told["calls"]:
-        settled = f"  settled: {call['settled']}" if call["settled"] else ""
+    _put(f"session {body['session-id']}  {body['state']}  model {printable(body['model'])}")
+    for prompt in body["prompts"]:
+        _put(f"  prompt, task {prompt['task']}: {_cut(prompt['text'], 100)}")
+    for attempt in body["attempts"]:
+        _put(f"  attempt {attempt['attempt']}  {attempt['began']}  {printable(attempt['ended'])}")
+    for call in body["calls"]:
+        told = f"  settled: {call['settled']}" if call["settled"] else f": {call['outcome']}" if call["outcome"] else ""
         _put(f"  step {call['step']} call {call['call']}  {printable(call['tool'])[:40]}  "
-             f"{printable(call['what'])}  {call['status']}{printable(settled)}")  # fmt: skip
+             f"{printable(call['what'])}  {call['status']}{printable(told)}")  # fmt: skip
 
 
 def _told(state: State) -> dict[str, Any]:
@@ -359,9 +524,7 @@ def _told(state: State) -> dict[str, Any]:
                 "began": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(a.at)),
                 "version": a.version,
                 "conclusion": ends[a.epoch].conclusion if a.epoch in ends else None,
-                "ended": f"{ends[a.epoch].conclusion} {ends[a.epoch].reason}".strip()
-                if a.epoch in ends
-                else "no end on record: still running, or killed",
+                "ended": _ended(ends.get(a.epoch)),
             }
             for a in state.attempts
         ],
@@ -376,11 +539,26 @@ def _told(state: State) -> dict[str, Any]:
                 "status": _status(state, r.place),
                 "starts": len(state.started.get(r.place, ())),
                 "settled": settled.get(r.place),
+                "outcome": _outcome(state, r.place),
             }
             for r in state.requested.values()
         ],
         "tree-hash": state.observed.tree_hash if state.observed else None,
     }
+
+
+def _ended(end: Ended | None) -> str:
+    if end is None:
+        return "no end on record: still running, or killed"
+    if not end.reason or end.reason.lower().startswith(end.conclusion):
+        return end.reason or end.conclusion
+    return f"{end.conclusion}: {end.reason}"
+
+
+def _outcome(state: State, place: tuple[int, int]) -> str | None:
+    """Why a call is not ok, in the first line of what the model was told."""
+    end = state.finished.get(place)
+    return None if end is None or end.status == "ok" else _first_line(end.content)
 
 
 def _status(state: State, place: tuple[int, int]) -> str:
@@ -405,11 +583,14 @@ def export(session: str | None, working_directory: str, state_dir: str) -> None:
 
 @sessions.command()
 @click.argument("sessions", nargs=-1)
-@click.option("--older-than", metavar="DAYS", type=click.FloatRange(0), default=30.0, show_default=True,
-              help="Without SESSIONS: finished ones whose last record is older.")  # fmt: skip
+@click.option("--older-than", metavar="DAYS", type=_Number("days"), default=30.0, show_default=True,
+              help="Without SESSIONS: those whose last record is older.")  # fmt: skip
+@_waiting
 @_located
-def prune(sessions: tuple[str, ...], older_than: float, working_directory: str, state_dir: str) -> None:
-    """Delete SESSIONS, or all finished ones of some age. Unfinished and damaged ones only when named."""
+def prune(
+    sessions: tuple[str, ...], older_than: float, lock_timeout: float, working_directory: str, state_dir: str
+) -> None:
+    """Delete SESSIONS, or all of some age that are finished or never got an answer. Others only when named."""
     from endstate_action.state.directory import locate
     from endstate_action.state.lock import StateLock
     from endstate_action.system.proctable import identity
@@ -419,27 +600,34 @@ def prune(sessions: tuple[str, ...], older_than: float, working_directory: str, 
         _say("Nothing to prune.")
         return
     state = locate(Path(working_directory).resolve(), state_dir)
-    with StateLock(state.lock, identity()):
+    tell = f"Waiting up to {lock_timeout:g} s for {{}}, which holds {state.path}."
+    with StateLock(
+        state.lock, identity(), timeout_s=lock_timeout, on_wait=lambda holder: _say(printable(tell.format(holder)))
+    ):
         doomed = [store.find(s) for s in sessions]
         if not sessions:
             limit = time.time() - older_than * 86400
-            doomed = [s.id for s in store.all() if s.is_finished and s.changed_at < limit]
+            doomed = [s.id for s in store.all() if _is_spent(s) and s.changed_at < limit]
         for name in doomed:
             store.remove(name)
             state.baseline(name).unlink(missing_ok=True)
             _put(name)
 
 
+def _is_spent(session: Listed) -> bool:
+    """Whether no resume would find anything in it that a new session had not."""
+    return session.is_finished or (session.state is not None and session.state.steps == 0)
+
+
 def _store(working_directory: str, state_dir: str) -> Any:
     from endstate_action.config import parse_state_dir
-    from endstate_action.errors import InputError
-    from endstate_action.state.directory import locate
+    from endstate_action.state.directory import locate, refuse_tracked, workspace_at
     from endstate_action.state.session import SessionStore
 
-    if not Path(working_directory).is_dir():
-        raise InputError(f"{working_directory} is not a directory.", hint="Name the workspace.")
-    state = locate(Path(working_directory).resolve(), parse_state_dir("state-dir", state_dir))
+    workspace = workspace_at(working_directory)
+    state = locate(workspace, parse_state_dir("state-dir", state_dir))
     state.confirm()
+    refuse_tracked(state, workspace, os.environ)
     return SessionStore(state.sessions)
 
 
@@ -465,13 +653,11 @@ def tree_hash(path: str, state_dir: str, as_json: bool) -> None:
     Times, owners and inodes do not count. Left out are .git and the state directory, at the root only.
     """
     from endstate_action.config import parse_state_dir
-    from endstate_action.system.tree import StatCache, scan
+    from endstate_action.system.tree import scan
 
-    root = Path(path)
-    cache = root / state_dir / "cache"
     names = (".git", parse_state_dir("state-dir", state_dir))
-    usable = cache.is_dir() and not any(p.is_symlink() for p in (cache, cache.parent))
-    found = scan(root, [os.fsencode(n) for n in names], StatCache(cache) if usable else None)
+    # Without a cache: one in the tree came with it and can say anything, and nothing is to be written there.
+    found = scan(Path(path), [os.fsencode(n) for n in names])
     if as_json:
         body = {
             "tree-hash": found.tree_hash,
@@ -493,6 +679,35 @@ def _shown(path: bytes) -> str:
     return display(path)
 
 
+@cli.group(short_help="Whether tools do what they claim.")
+def tools() -> None:
+    """Check the effect classes of tools, which decide what a resume does with an interrupted call."""
+
+
+@tools.command("check")
+@click.argument("target", required=False, metavar="[MODULE[:ATTRIBUTE]]")
+@click.option("--strict", is_flag=True, help="Also fail when a claim could not be checked.")
+@click.option("--json", "as_json", is_flag=True, help="Print one array.")
+def check_(target: str | None, strict: bool, as_json: bool) -> int:
+    """Run each tool, kill it, resume it, and say whether its effect class is true.
+
+    Without MODULE the built-in tools are checked. MODULE is imported, from the current directory too, by a
+    process of its own; ATTRIBUTE is a tool, a list of tools, or a function that returns one or the other.
+    Calls are those of a tool's `examples`, made in scratch directories. Exit code 1 if a claim is false.
+    """
+    from endstate_action.tools_check import FALSE, NOT_CHECKED, check
+
+    _say("Each tool is run, killed and resumed many times; this may take a minute or two.")
+    verdicts = check(target, Path.cwd(), dict(os.environ))
+    if as_json:
+        _put(json.dumps(verdicts, ensure_ascii=False))
+    for v in () if as_json else verdicts:
+        because = f": {v['evidence']}" if v["evidence"] else ""
+        _put(printable(f"{v['tool']}  {v['effect']}  {v['verdict']}{because}"))
+    bad = (FALSE, NOT_CHECKED) if strict else (FALSE,)
+    return 1 if any(v["verdict"] in bad for v in verdicts) else 0
+
+
 @cli.command(short_help="See a run killed and resumed.")
 @click.option("--repo", metavar="PATH", help="A git repository to copy and work on; default: the current one.")
 def demo(repo: str | None) -> int:
@@ -503,14 +718,29 @@ def demo(repo: str | None) -> int:
     environ = dict(os.environ)
     from endstate_action.demo import demo as demo_story
 
+    for number in heeded():
+        signal.signal(number, _unwind)
+
     return 0 if demo_story(Path(repo) if repo else None, environ, _put) else 1
 
 
-def printable(text: str, *, keep: str = "") -> str:
+def _unwind(number: int, _: FrameType | None) -> NoReturn:
+    """The demo has copies to remove, and a process to end."""
+    raise Interrupted(f"Interrupted by {signal.Signals(number).name}; the copies are removed.")
+
+
+def printable(text: str) -> str:
     """Text that cannot move a cursor or start a command in a log: control and format characters are escaped."""
-    return "".join(
-        c if c.isprintable() or c in keep else c.encode("unicode_escape", "backslashreplace").decode() for c in text
-    )
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _harmless(text: str) -> str:
+    """A message in full, whatever its language; what could move a cursor or reorder a line is escaped."""
+    return "".join(_escaped(c) if _CONTROLS.match(c) else c for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "backslashreplace").decode()
 
 
 def _put(text: str) -> None:
@@ -518,10 +748,17 @@ def _put(text: str) -> None:
     try:
         sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
         sys.stdout.flush()
-    except OSError:
-        # Whoever was to read it is gone, or the disk behind it is full; asked again, it is said again.
-        _discard(sys.stdout.fileno())
-        sys.exit(Interrupted.exit_code)
+    except OSError as error:
+        sys.exit(_unwritten(error))
+
+
+def _unwritten(error: OSError) -> int:
+    """Whoever was to read it is gone, or the disk behind it is full; asked again, it is said again."""
+    _discard(1)
+    again = _begun.hint(f"It is recorded: `{_RESUME}` says it again.") if _begun.session else "Run the command again."
+    _say(f"endstate: The result could not be written ({error.strerror}).")
+    _say(f"  {again}")
+    return Interrupted.exit_code
 
 
 def _say(text: str) -> None:
@@ -530,7 +767,15 @@ def _say(text: str) -> None:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
     except OSError:
-        _discard(sys.stderr.fileno())
+        _discard(2)
+
+
+def _say_lines(text: str) -> None:
+    """Several lines where the text has several, each printable, all but the first set in."""
+    first, *more = map(printable, text.split("\n"))
+    _say(first)
+    for line in more:
+        _say(f"  {'> ' if line.lstrip().startswith(_WORKFLOW_COMMANDS) else ''}{line}")
 
 
 def _discard(fd: int) -> None:

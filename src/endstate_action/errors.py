@@ -1,7 +1,7 @@
 """Every error that a user can cause, each with its exit code.
 
     EndstateError
-    ├── InputError              2   unknown or contradictory input; nothing was spent
+    ├── InputError              2   input that cannot be used, or a request that the provider rejects
     │   └── CredentialsRejected 2   the provider does not accept the key
     ├── StateError              4   the state directory cannot be used
     │   ├── DiskFull            4

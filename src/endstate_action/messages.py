@@ -14,6 +14,9 @@ from typing import Any, Literal
 Block = Mapping[str, Any]
 Role = Literal["user", "assistant"]
 
+VERBATIM = frozenset({"thinking", "redacted_thinking"})
+"""Types of blocks that a provider takes back unchanged or not at all."""
+
 _VISIBLE_ANYWAY = {"\N{BRAILLE PATTERN BLANK}"}
 
 

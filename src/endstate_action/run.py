@@ -6,7 +6,6 @@ it says goes out as values.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +16,9 @@ from typing import Any, cast
 
 from endstate_action import __version__
 from endstate_action.agent.context import Budget
+from endstate_action.agent.fingerprint import refuse_other_provider
 from endstate_action.agent.loop import DEFAULT_SYSTEM, FINISHED_BEFORE, AgentLoop, Event, RunResult, Setup
-from endstate_action.agent.observe import Observer, changed_since, keep_baseline
+from endstate_action.agent.observe import Observer, changed_since, keep_baseline, was_killed_in_opaque_call
 from endstate_action.agent.policy import Policy
 from endstate_action.agent.providers.base import Provider
 from endstate_action.agent.providers.prices import DEFAULT_MODEL, cost_usd, price_of
@@ -28,7 +28,7 @@ from endstate_action.agent.tools.commit import GitCommit
 from endstate_action.config import Config, ProviderName, Settings, find_config, find_instructions
 from endstate_action.errors import InputError, Mismatch, StateError, UnknownSession
 from endstate_action.messages import Usage
-from endstate_action.state.directory import StateDirectory, locate
+from endstate_action.state.directory import StateDirectory, locate, tracked, workspace_at
 from endstate_action.state.lock import DEFAULT_TIMEOUT_S, StateLock
 from endstate_action.state.session import Session, SessionStore, State
 from endstate_action.system import git
@@ -83,6 +83,8 @@ class Report:
 
     result: RunResult
     outputs: Mapping[str, Any]
+    task: int = 1
+    """Which of its session's tasks the figures are of, from 1."""
 
 
 def run(settings: Settings, choice: Choice, ports: Ports) -> Report:
@@ -101,7 +103,7 @@ def run(settings: Settings, choice: Choice, ports: Ports) -> Report:
 
 
 def _run(settings: Settings, choice: Choice, ports: Ports) -> Report:
-    workspace = _workspace(settings)
+    workspace = workspace_at(settings.working_directory)
     state = locate(workspace, settings.state_dir)
     repository = git.discover(workspace, ports.environ, state.tmp)
     _refuse_foreign_state(state, repository, workspace)
@@ -112,7 +114,7 @@ def _run(settings: Settings, choice: Choice, ports: Ports) -> Report:
         )
     state.claim()
     with _locked(state, choice, ports) as lock:
-        _clear(state)
+        state.clear()
         story = _Story(settings, ports, workspace, state, store, repository, lock)
         return story.resume(choice.session) if settings.resume else story.begin()
 
@@ -131,7 +133,9 @@ class _Story:
         """A new session; one that is unfinished is mentioned, and left as it is."""
         if self.settings.prompt is None:
             raise InputError("There is no prompt, so nothing was started.", hint="Give one, or use --resume.")
-        waiting = [s.id for s in self.store.all() if s.state is not None and s.state.steps and not s.is_finished]
+        known = [s.state for s in self.store.all() if s.state is not None]
+        waiting = [s.begun.session for s in known if s.steps and not s.is_finished]
+        doubtful = any(map(was_killed_in_opaque_call, known))
         config, system = self._configured()
         provider = self.ports.provider(self.settings.provider or DEFAULT_PROVIDER, self.settings)
         model = self.settings.model or _default_model(provider.name)
@@ -143,7 +147,7 @@ class _Story:
             )
         with self.store.create(self._bound()) as session:
             setup = Setup(model, system, config.to_json(), _budget(config))
-            return self._drive(session, provider, config, setup)
+            return self._drive(session, provider, config, setup, doubtful=doubtful)
 
     def resume(self, wanted: str | None) -> Report:
         """The session that was asked for, else the unfinished one with the newest record, else the newest."""
@@ -153,6 +157,8 @@ class _Story:
             self._refuse_elsewhere(session.state)
             chosen = self.settings.provider or self._provider_of(session.state)
             try:
+                if self.settings.on_mismatch != "continue":
+                    refuse_other_provider(session.state, chosen)
                 provider = self.ports.provider(chosen, self.settings)
                 model = self.settings.model or (None if frozen else _default_model(provider.name))
                 self._check_price(provider.name, model or _model_of(session.state), config)
@@ -168,7 +174,9 @@ class _Story:
         prompt = self.settings.prompt or "\n\n".join(prompts)
         return replace(self, settings=replace(self.settings, prompt=prompt, provider=chosen, resume=False)).begin()
 
-    def _drive(self, session: Session, provider: Provider, config: Config, setup: Setup) -> Report:
+    def _drive(
+        self, session: Session, provider: Provider, config: Config, setup: Setup, *, doubtful: bool = False
+    ) -> Report:
         self.lock.name(session.id)
         secrets = Secrets(split_environment(self.ports.environ)[1])
         place = Workplace(
@@ -180,6 +188,8 @@ class _Story:
         )
         snapshots = place.snapshots()
         observer = place.observer(snapshots)
+        if doubtful or was_killed_in_opaque_call(session.state):
+            observer.doubt()
         clear = place.clear(session.id, snapshots)
         if not session.state.attempts or (session.state.is_finished and self.settings.prompt is not None):
             clear()
@@ -196,7 +206,7 @@ class _Story:
             price=lambda model, usage: _price(model, usage, config, provider.name),
             observer=observer,
             guard=self.lock.check,
-            redact=secrets.redact,
+            secrets=secrets,
             call_environment=lambda tag: call_environment(self.ports.environ, extra_names=config.env, tag=tag),
             leftovers=clear,
             emit=self.ports.emit,
@@ -208,7 +218,8 @@ class _Story:
         with interrupts.caught(self.settings.limits.max_minutes * 60):
             prompt = self.settings.prompt
             result = loop.resume() if prompt is None else loop.run(prompt)
-        return Report(result, self._outputs(session.state, result, observer, describe(sandbox)))
+        told = self._outputs(session.state, result, observer, describe(sandbox))
+        return Report(result, told, session.state.task)
 
     def _outputs(self, state: State, result: RunResult, observer: Observer, sandbox: str) -> dict[str, Any]:
         now, changed = result.tree_hash(), changed_since(self.state.baseline(state.begun.session), observer.now())
@@ -359,24 +370,11 @@ def outputs(
     }
 
 
-def _workspace(settings: Settings) -> Path:
-    path = Path(settings.working_directory)
-    if not path.is_dir():
-        raise InputError(
-            f"working-directory {settings.working_directory!r} is not a directory; nothing was run.",
-            hint="Name an existing directory.",
-        )
-    return path.resolve()
-
-
 def _refuse_foreign_state(state: StateDirectory, repository: git.Repository | None, workspace: Path) -> None:
     state.confirm()
     name = state.path.relative_to(workspace).as_posix()
     if repository is not None and repository.is_tracked(name):
-        raise StateError(
-            f"The repository tracks files in {name}, so a session there could be forged. Nothing was run.",
-            hint=f"`git rm -r --cached {name}` and commit, or name another place with --state-dir.",
-        )
+        raise tracked(name)
 
 
 @contextmanager
@@ -389,16 +387,6 @@ def _locked(state: StateDirectory, choice: Choice, ports: Ports) -> Iterator[Sta
     )
     with lock:
         yield lock
-
-
-def _clear(state: StateDirectory) -> None:
-    """Under the lock, whatever is temporary or half made was left by a process that is gone."""
-    orphans = [p for p in state.sessions.glob("*.db-*") if not p.with_name(p.name.rpartition("-")[0]).exists()]
-    for left in [*state.tmp.iterdir(), *state.sessions.glob(".new-*"), *state.path.glob("*/*.part"), *orphans]:
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)
 
 
 def _overrides(config: Config) -> Mapping[str, Mapping[str, float]]:

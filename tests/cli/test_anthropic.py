@@ -243,6 +243,24 @@ def test_what_the_provider_refuses_is_told_in_its_words(
     assert KEY not in ran.err
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Refusal(401, "invalid x-api-key", "authentication_error"),
+        Refusal(404, "model: claude-sonnet-5-5", "not_found_error"),
+        Refusal(400, "something is wrong", "invalid_request_error"),
+    ],
+)
+def test_a_refusal_after_work_was_done_does_not_say_that_nothing_was(workspace: Path, refusal: Refusal) -> None:
+    with MessagesApi([answer(call("write", path="a", content="x")), refusal]) as api:
+        ran = run(workspace, api, "do it", "--json")
+
+    assert (workspace / "a").read_text() == "x"
+    assert "No further call was run" in ran.json["error"]
+    assert "othing was" not in ran.err
+    assert f"endstate run --resume --session {ran.json['session-id']}" in ran.json["hint"] or refusal.status == 400
+
+
 def test_an_overloaded_provider_is_asked_again(workspace: Path) -> None:
     with MessagesApi([overloaded(), answer("Done.")]) as api:
         assert run(workspace, api, "do it").out == "Done.\n"

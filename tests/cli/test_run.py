@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from endstate_action.state.session import SessionStore, State
 from tests.support.command import ARGV, bash, begin, calls, endstate, is_running, script, wait_for
 from tests.support.repos import GitRepo
 
@@ -362,6 +365,45 @@ def test_a_secret_in_a_file_is_not_recorded(workspace: Path) -> None:
     assert "[redacted: ANTHROPIC_API_KEY]" in exported
 
 
+def recorded(workspace: Path) -> State:
+    return SessionStore(workspace / ".endstate" / "sessions").read(session_of(workspace))
+
+
+def test_a_secret_that_the_model_knows_goes_nowhere(git_repo: GitRepo) -> None:
+    """E21: not into a file, a commit, the journal or the answer, by whatever tool; and it is said by which."""
+    workspace = git_repo({"README.md": "r"}).path
+    encoded = base64.b64encode(CANARY.encode()).decode()
+    playing = script(
+        workspace,
+        calls(
+            ("write", {"path": "a", "content": f"key = {CANARY}"}),
+            ("write", {"path": CANARY, "content": "x"}),
+            ("edit", {"path": "good", "old": "x", "new": encoded}),
+            bash(f"echo {CANARY} > b"),
+            ("git_commit", {"message": f"Use {CANARY}"}),
+            ("write", {"path": "good", "content": "x"}),
+            bash("printf canary-0123 > c; printf 456789abcdef >> c"),
+            ("git_commit", {"message": "All of it"}),
+        ),
+        {"text": f"The key is {CANARY}, or {encoded}."},
+    )
+
+    ran = endstate(workspace, "run", f"Do not tell {CANARY}", *playing, "--json", env={"ANTHROPIC_API_KEY": CANARY})
+
+    assert ran.code == 0, ran.err
+    statuses = [f.status for f in recorded(workspace).finished.values()]
+    assert statuses == ["denied"] * 5 + ["ok", "ok", "error"]
+    (workspace / "c").unlink()
+    everything = b"".join(p.read_bytes() for p in workspace.rglob("*") if p.is_file()) + ran.out.encode()
+    assert CANARY.encode() not in everything
+    assert encoded.encode() not in everything
+    assert sorted(p.name for p in workspace.iterdir() if not p.name.startswith(".")) == ["README.md", "good"]
+    contents = [f.content for f in recorded(workspace).finished.values()]
+    assert "`content` holds the value of ANTHROPIC_API_KEY" in contents[0]
+    assert "c holds the value of ANTHROPIC_API_KEY" in contents[7]
+    assert ran.json["final-message"].startswith("The key is [redacted: ANTHROPIC_API_KEY], or [redacted: ")
+
+
 @pytest.mark.parametrize(
     "name", ["sitecustomize.py", "usercustomize.py", "anthropic.py", "click.py", "json.py", "endstate_action.py"]
 )
@@ -550,3 +592,41 @@ def test_a_required_sandbox_that_is_not_there_fails_before_anything_is_spent(wor
 
     assert (ran.code, "sandbox is required" in ran.err) == (2, True)
     assert not (workspace / "a.txt").exists()
+
+
+def test_a_command_that_forges_the_cache_and_is_killed_does_not_hide_what_it_did(
+    workspace: Path, tmp_path: Path
+) -> None:
+    marker, forge = tmp_path / "reached", tmp_path / "forge.py"
+    forge.write_text(FORGE)
+    # The interpreter of the tests, not that of the machine: it is the one that has the package.
+    command = f"PYTHONPATH={':'.join(sys.path)!r} {sys.executable} {forge} && echo x > {marker}; sleep 60"
+    playing = script(workspace, calls(WRITE, bash(command)), {"text": "done"})
+    process = begin(workspace, "run", "do it", *playing)
+    wait_for(marker)
+    process.kill()
+    process.communicate()
+
+    ran = endstate(workspace, "run", "--resume", "--json", *playing)
+
+    rows = [json.loads(line) for line in endstate(workspace, "sessions", "export").out.splitlines()]
+    assert ran.json["conclusion"] == "success"
+    assert [r["body"]["text"].count("a.txt (changed)") for r in rows if r["kind"] == "note"] == [1]
+    assert [r for r in rows if r["kind"] == "observed"][-1]["body"]["tree_hash"] == ran.json["tree-hash"]
+
+
+FORGE = """
+import os
+from pathlib import Path
+from endstate_action.system.tree import Scan, StatCache, scan
+from endstate_action.system.tree_format import Directory
+
+kept = Path(f".endstate/cache/tree-{os.geteuid()}")
+old = Scan.load(kept)
+Path("a.txt").write_text("y\\\\n")
+aside = StatCache(Path(".endstate/aside"))
+new, again = None, scan(Path("."), cache=aside)
+while new is None or new.root is not again.root:
+    new, again = again, scan(Path("."), cache=aside)
+Scan(Directory(old.root.listing, old.root.digest, {}, new.root.names, new.root.stats), old.excluded).save(kept)
+"""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from endstate_action.system.tree import Scan, StatCache, scan
+from endstate_action.system.tree_format import Directory
 from tests.support.command import bash, begin, calls, endstate, script, wait_for
+from tests.support.repos import GitRepo
 
 WRITE = ("write", {"path": "a.txt", "content": "x\n"})
 
@@ -127,3 +133,90 @@ def test_many_starts_at_once_each_get_their_session(workspace: Path) -> None:
     for process in running:
         process.communicate()
     assert time.monotonic() - began < 60
+
+
+def test_tree_hash_reads_everything_and_writes_nothing(workspace: Path, tmp_path: Path) -> None:
+    """A state directory in the tree came with it: what it says is not believed, where its links lead is not written."""
+    (workspace / "a").write_text("x")
+    cache = workspace / ".endstate" / "cache"
+    before = scan(workspace, cache=StatCache(cache))
+    (workspace / "a").write_text("y")
+    names = [f"tree-{os.geteuid()}{ending}" for ending in ("", ".part", ".probe")]
+    new = scan(workspace, cache=StatCache(tmp_path / "aside"))
+    lie = Directory(before.root.listing, before.root.digest, {}, new.root.names, new.root.stats)
+    Scan(lie, before.excluded).save(cache / names[0])
+    (tmp_path / "precious").write_text("mine")
+    for name in names[1:]:
+        (cache / name).symlink_to(tmp_path / "precious")
+    (workspace / ".endstate" / "endstate-state").write_text("This directory holds the sessions of endstate runs.\n")
+    there = {p: p.lstat().st_mtime_ns for p in workspace.rglob("*")}
+
+    assert endstate(workspace, "tree-hash").out == scan(workspace).tree_hash + "\n"
+
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert {p: p.lstat().st_mtime_ns for p in workspace.rglob("*")} == there
+
+
+def test_a_stray_file_among_the_sessions_stops_no_command(workspace: Path) -> None:
+    session = run(workspace)
+    sessions = workspace / ".endstate" / "sessions"
+    (sessions / f"{session}-backup.db").write_bytes((sessions / f"{session}.db").read_bytes())
+
+    assert [s["session-id"] for s in json.loads(endstate(workspace, "sessions", "list", "--json").out)] == [session]
+    assert endstate(workspace, "sessions", "show").code == 0
+    assert run(workspace, "again") != session
+    assert (sessions / f"{session}-backup.db").exists()
+
+
+def test_a_touched_session_is_not_the_newest(workspace: Path) -> None:
+    first, second = run(workspace, "first"), run(workspace, "second")
+    os.utime(workspace / ".endstate" / "sessions" / f"{first}.db")
+
+    assert endstate(workspace, "sessions", "show", "--json").json["session-id"] == second
+    assert endstate(workspace, "sessions", "prune", "--older-than", "0").out.split() == [second, first]
+
+
+def test_export_says_what_is_lost_and_prints_the_rest(workspace: Path) -> None:
+    session = run(workspace)
+    path = workspace / ".endstate" / "sessions" / f"{session}.db"
+    rows = endstate(workspace, "sessions", "export").out.splitlines()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM journal WHERE seq = 3")
+
+    saved = endstate(workspace, "sessions", "export", session)
+    assert (saved.code, saved.out.splitlines()) == (4, [*rows[:2], *rows[3:]])
+    assert "of its records, 3 could not be read" in saved.err
+
+    path.write_bytes(b"x" * 5000)
+    nothing = endstate(workspace, "sessions", "export", session)
+    assert (nothing.code, nothing.out) == (4, "")
+    assert f"sessions prune {session}" in nothing.err
+    assert endstate(workspace, "sessions", "prune", session).out.split() == [session]
+
+
+def test_a_state_directory_in_the_repository_is_not_read_either(git_repo: GitRepo, tmp_path: Path) -> None:
+    repo = git_repo({"a": "b"})
+    endstate(repo.path, "run", "do it", *script(tmp_path / "x", {"text": "done"}))
+    assert endstate(repo.path, "sessions", "list").code == 0
+    repo.git("add", "-f", ".")
+
+    for command in ("list", "show", "export", "prune"):
+        ran = endstate(repo.path, "sessions", command)
+        assert (ran.code, ran.out) == (4, "")
+        assert "tracks files in .endstate" in ran.err
+
+
+def test_a_deleted_current_directory_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    code = (
+        "import os, sys\n"
+        "os.rmdir(os.getcwd())\n"
+        "sys.argv = ['endstate', 'sessions', 'list']\n"
+        "from endstate_action.cli import main\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "gone", capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 2, done.stderr
+    assert "deleted" in done.stderr

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import time
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,6 +127,56 @@ def test_when_the_time_is_over_the_run_stops_and_can_be_resumed(bench: Bench, ca
     quick = [{k: v for k, v in r.items() if k != "delay_s"} for r in json.loads(trial.script)["replies"]]
     assert trial.resume(script=json.dumps(script(*quick))) == 0
     assert trial.state().is_finished
+
+
+ENDLESS = "a" * 60 + "!"
+PATTERN = "^(a+)+$"
+LONG_EDIT = {"path": "long", "old": ENDLESS, "new": "x"}
+RULE = f"policy: {{default: allow, rules: [{{tool: edit, match: '{PATTERN}', decision: deny}}]}}\n"
+
+
+@pytest.fixture(params=["grep", "a rule of the policy"])
+def computing(request: pytest.FixtureRequest, git_repo: GitRepo) -> tuple[Path, dict[str, Any]]:
+    """A workspace, and a script whose second reply makes the run compute for ever."""
+    begun = reply(("write", {"path": "begun", "content": "A"}))
+    if request.param == "grep":
+        asked = reply(("grep", {"pattern": PATTERN, "glob": "long"}))
+        return git_repo({"long": f"{ENDLESS}\n"}).path, script(begun, asked, reply(text="Done."))
+    asked = reply(("edit", LONG_EDIT))
+    return git_repo({".github/endstate.yml": RULE}).path, script(begun, asked, reply(text="Done."))
+
+
+def test_a_regular_expression_makes_no_run_deaf_to_signals(computing: tuple[Path, dict[str, Any]]):
+    workspace, asking = computing
+    with running(workspace, asking, "Go.") as process:
+        wait_until((workspace / "begun").exists, process)
+        wait_until(lambda: len(journal(workspace).finished) == 1, process)
+        wait_until(lambda: cpu_s(process.pid) > 0.5, process)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        code, said = ended(process)
+    assert (code, "Traceback" in said) == (INTERRUPTED, False), said
+    assert time.monotonic() - began < 20  # a search of its own accord ends after 30 s
+    assert journal(workspace).ended[-1].conclusion == "interrupted"
+    assert all(journal(workspace).counted_starts(place) == 0 for place in journal(workspace).pending)
+
+
+@pytest.mark.parametrize("computing", ["grep", "a rule of the policy"])
+def test_a_regular_expression_ends_with_the_time_of_the_run(bench: Bench, computing: str):
+    asked = ("grep", {"pattern": PATTERN, "glob": "long"}) if computing == "grep" else ("edit", LONG_EDIT)
+    trial = bench.trial_of(script(reply(("write", {"path": "long", "content": ENDLESS})), reply(asked)))
+    if computing != "grep":
+        (trial.repo.path / ".github/endstate.yml").write_text(RULE)
+    assert trial.begin(max_minutes=0.05) == 1
+    assert trial.said()["reason"].startswith("max-minutes: ")
+    assert trial.state().ended[-1].conclusion == "stopped"
+
+
+def cpu_s(pid: int) -> float:
+    """How long a process has computed."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_run_killed_in_the_middle_of_a_stream_asks_once_more(git_repo: GitRepo):

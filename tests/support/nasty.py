@@ -37,9 +37,9 @@ def furnish(root: Path) -> None:
     (outside / "inner").mkdir(parents=True, exist_ok=True)
     for name in ("file", "inner/file", "keep"):
         (outside / name).write_text(f"outside {name}")
-    for name in ODD_NAMES:
-        _write(os.path.join(os.fsencode(root), name), b"content of " + name)
-        os.mkdir(os.path.join(os.fsencode(root), b"odd-" + name[:200]))
+    for odd in ODD_NAMES:
+        _write(os.path.join(os.fsencode(root), odd), b"content of " + odd)
+        os.mkdir(os.path.join(os.fsencode(root), b"odd-" + odd[:200]))
     for number in range(30):
         _put(root, f"many/{number % 5}/file{number}", f"content {number}\n", 0o644 if number % 7 else 0o755)
     for name, mode in (("private", 0o600), ("read-only", 0o444), ("none", 0o000), ("all", 0o666), ("program", 0o755)):
@@ -67,10 +67,10 @@ def furnish(root: Path) -> None:
 def ruin(root: Path) -> None:
     """Everything is changed in every way there is."""
     outside = root.parent / "outside"
-    for name in ODD_NAMES[::2]:
-        os.unlink(os.path.join(os.fsencode(root), name))
-    for name in ODD_NAMES[1::2]:
-        _write(os.path.join(os.fsencode(root), name), b"changed")
+    for odd in ODD_NAMES[::2]:
+        os.unlink(os.path.join(os.fsencode(root), odd))
+    for odd in ODD_NAMES[1::2]:
+        _write(os.path.join(os.fsencode(root), odd), b"changed")
     shutil.rmtree(root / "many" / "2")
     for number in range(0, 30, 3):
         _put(root, f"many/{number % 5}/file{number}", f"CONTENT {number}\n", 0o644)

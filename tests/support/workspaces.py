@@ -59,19 +59,20 @@ class Place:
 def picture(root: Path) -> Picture:
     """All below `root`, but for the state directory and git's, by path."""
     found: Picture = {}
-    pending = [b""]
-    while pending:
-        directory = pending.pop()
-        place = os.path.join(os.fsencode(root), directory)
-        with _readable(place):
-            for name in os.listdir(place):
-                path = os.path.join(directory, name)
-                if path in OURS:
-                    continue
+    _look(os.fsencode(root), b"", found)
+    return found
+
+
+def _look(root: bytes, directory: bytes, found: Picture) -> None:
+    place = os.path.join(root, directory)
+    # Opened for us until all below has been seen.
+    with _readable(place):
+        for name in os.listdir(place):
+            path = os.path.join(directory, name)
+            if path not in OURS:
                 found[path] = _seen(os.path.join(place, name))
                 if found[path][0] == "directory":
-                    pending.append(path)
-    return found
+                    _look(root, path, found)
 
 
 def _seen(place: bytes) -> Seen:
@@ -121,7 +122,7 @@ def settle() -> None:
     time.sleep(0.06)
 
 
-def swap_in(target: Path, make: Callable[[Path], None]) -> None:
+def swap_in(target: Path, make: Callable[[Path], object]) -> None:
     """Something else takes the place of what is at `target`."""
     with suppress(FileNotFoundError):
         shutil.rmtree(target) if target.is_dir() and not target.is_symlink() else target.unlink()

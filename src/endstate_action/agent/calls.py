@@ -25,6 +25,7 @@ from endstate_action.messages import is_blank, scrub
 from endstate_action.state.records import Finished, Observed, Record, RolledBack, Settled, Started, StartEnded, Status
 from endstate_action.state.session import Requested, Session
 from endstate_action.system.files import Workspace
+from endstate_action.system.redaction import Secrets
 from endstate_action.system.signals import Interrupts, TimeIsUp
 
 _MAY_DO_ANYTHING = (EffectClass.CONTAINED, EffectClass.NETWORKED, EffectClass.OPAQUE)
@@ -44,6 +45,8 @@ class CallEnded:
     status: Status
     elapsed_s: float
     settled: Settlement | None
+    content: str = ""
+    """What the model is told."""
 
 
 @dataclass(slots=True)
@@ -62,7 +65,7 @@ class Calls:
     clock: Callable[[], float]
     time_left_s: Callable[[], float]
     guard: Callable[[], None] = lambda: None
-    redact: Callable[[str], str] = lambda text: text
+    secrets: Secrets = field(default_factory=lambda: Secrets({}))
     call_environment: Callable[[str], Mapping[str, str]] = lambda tag: {}
     emit: Callable[[CallEnded], None] = lambda event: None
     interrupts: Interrupts = field(default_factory=Interrupts)
@@ -176,7 +179,7 @@ class Calls:
         *,
         wrote: EffectClass = EffectClass.READS,
     ) -> None:
-        content = bounded(self.redact(scrub(text)))
+        content = bounded(self.secrets.redact(scrub(text)))
         if is_blank(content):
             content = "(no output)"
         outcome = Finished(
@@ -188,11 +191,8 @@ class Calls:
             self.guard()
             records += self._observed(asked.step, doubtful=wrote is EffectClass.OPAQUE)
         self.session.append(*records)
-        self.emit(
-            CallEnded(
-                asked.step, asked.index, asked.call.name, asked.call.arguments, status, round(elapsed_s, 3), settled
-            )
-        )
+        took_s, call = round(elapsed_s, 3), asked.call
+        self.emit(CallEnded(asked.step, asked.index, call.name, call.arguments, status, took_s, settled, content))
 
     def _observed(self, step: int, *, doubtful: bool = False) -> Sequence[Observed]:
         seen = self.observer.now(doubtful=doubtful)
@@ -300,6 +300,8 @@ class Calls:
             self.call_environment(tag),
             self.time_left_s(),
             self.interrupts.check,
+            self.secrets,
+            self.interrupts.allowed,
         )
 
 

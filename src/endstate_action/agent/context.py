@@ -14,7 +14,7 @@ from typing import Any
 
 from endstate_action.effects import canonical
 from endstate_action.errors import EndstateError
-from endstate_action.messages import Block, Message, ToolResult, is_blank, scrub, scrub_json, text_block
+from endstate_action.messages import VERBATIM, Block, Message, ToolResult, is_blank, scrub, scrub_json, text_block
 from endstate_action.state.records import Compacted, Finished, Replied
 from endstate_action.state.session import State
 
@@ -24,8 +24,6 @@ TARGET_AFTER_COMPACTION = 0.6
 TOKENS_PER_BYTE = (0.2, 0.3, 0.6)
 """Lowest, assumed and highest believable ratio; the last reply's own count decides between them."""
 SUMMARY_BYTES = 20_000
-
-_VERBATIM = frozenset({"thinking", "redacted_thinking"})
 
 
 class MalformedHistory(EndstateError):
@@ -94,12 +92,12 @@ def _sendable(reply: Replied, wire: _WireIds) -> tuple[Block, ...]:
             case "text":
                 if not is_blank(str(block.get("text", ""))):
                     blocks.append(scrub_json(dict(block)))
-            case kind if kind in _VERBATIM:
+            case kind if kind in VERBATIM:
                 blocks.append(block)
             case _:
                 blocks.append(scrub_json(dict(block)))
     # Thinking alone is no turn: a provider refuses a message that says nothing.
-    return tuple(blocks) if any(b.get("type") not in _VERBATIM for b in blocks) else ()
+    return tuple(blocks) if any(b.get("type") not in VERBATIM for b in blocks) else ()
 
 
 def _call_block(block: Block, wire_id: str) -> Block:

@@ -23,13 +23,28 @@ def accepted_or_refuse(
     """
     found = differences(state, provider, model, tools)
     if found and on_mismatch != "continue":
-        raise Mismatch(
-            f"Session {state.begun.session} was begun under another contract: {'; '.join(found)}. "
-            "Nothing was run and nothing was changed.",
-            differences=found,
-            hint="`--on-mismatch continue` goes on all the same, `--on-mismatch restart` begins a new session.",
-        )
+        raise _refused(state, found)
     return found
+
+
+def refuse_other_provider(state: State, provider: str) -> None:
+    """What can be told before the provider exists, which may want a key that this session never needed.
+
+    Raises:
+        Mismatch: the session was begun with another provider.
+    """
+    changed = _provider_changed(state, provider)
+    if changed is not None and not any(changed in a.accepted for a in state.attempts):
+        raise _refused(state, (changed,))
+
+
+def _refused(state: State, found: tuple[str, ...]) -> Mismatch:
+    return Mismatch(
+        f"Session {state.begun.session} was begun under another contract: {'; '.join(found)}. "
+        "Nothing was run and nothing was changed.",
+        differences=found,
+        hint="`--on-mismatch continue` goes on all the same, `--on-mismatch restart` begins a new session.",
+    )
 
 
 def differences(state: State, provider: str, model: str | None, tools: Mapping[str, Tool]) -> tuple[str, ...]:
@@ -38,11 +53,10 @@ def differences(state: State, provider: str, model: str | None, tools: Mapping[s
     if frozen is None:
         return ()
     newest = state.attempts[-1] if state.attempts else None
-    known_provider, known_model = (newest.provider, newest.model) if newest else (frozen.provider, frozen.model)
+    known_model = newest.model if newest else frozen.model
     accepted = {a for attempt in state.attempts for a in attempt.accepted}
-    found = []
-    if provider != known_provider:
-        found.append(f"provider: {known_provider} in the session, {provider} now")
+    changed = _provider_changed(state, provider)
+    found = [changed] if changed else []
     if model is not None and model != known_model:
         found.append(f"model: {known_model} in the session, {model} now")
     for contract in frozen.contracts:
@@ -51,12 +65,19 @@ def differences(state: State, provider: str, model: str | None, tools: Mapping[s
         if tool is None:
             found.append(f"tool {name}: gone")
         elif tool.contract() != dict(contract):
-            changed = [k for k, v in tool.contract().items() if contract.get(k) != v]
-            found.append(f"tool {name}: another {' and '.join(changed)}")
+            parts = [k for k, v in tool.contract().items() if contract.get(k) != v]
+            found.append(f"tool {name}: another {' and '.join(parts)}")
     answered = answering_model_changed(state)
     if answered is not None:
         found.append(answered)
     return tuple(f for f in found if f not in accepted)
+
+
+def _provider_changed(state: State, provider: str) -> str | None:
+    if state.frozen is None:
+        return None
+    known = state.attempts[-1].provider if state.attempts else state.frozen.provider
+    return None if provider == known else f"provider: {known} in the session, {provider} now"
 
 
 def answering_model_changed(state: State) -> str | None:

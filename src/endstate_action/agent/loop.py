@@ -6,15 +6,16 @@ finds, by reading, exactly where it was. The two ways to go on are `run(prompt)`
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from endstate_action.agent.calls import CallEnded, Calls
+from endstate_action.agent.confidential import secret_in, without_secrets
 from endstate_action.agent.context import (
     TARGET_AFTER_COMPACTION,
     Budget,
@@ -42,7 +43,7 @@ from endstate_action.errors import (
     StateError,
     UnknownSession,
 )
-from endstate_action.messages import Message, Usage, scrub
+from endstate_action.messages import Message, ToolCall, Usage, scrub
 from endstate_action.state.records import (
     Asked,
     Attempt,
@@ -58,6 +59,7 @@ from endstate_action.state.records import (
 from endstate_action.state.session import Session, State
 from endstate_action.state.totals import total_cost, total_usage
 from endstate_action.system.files import Workspace
+from endstate_action.system.redaction import Secrets
 from endstate_action.system.signals import Interrupts, TimeIsUp
 from endstate_action.system.tree import scan
 
@@ -160,7 +162,7 @@ class AgentLoop:
         price: cost of a reply, None where unknown.
         observer: sees the workspace; one that scans it is made when left out.
         guard: confirms that nobody else can be writing here; run before every start.
-        redact: takes known secrets out of every result before it is recorded.
+        secrets: what must neither be recorded nor leave; when left out, only what looks like a token is redacted.
         call_environment: from a call's tag to the environment that its processes see.
         leftovers: ends processes that a dead attempt left running; raises `OutcomeUnknown` if it cannot.
         emit: told of each event; must not raise.
@@ -179,7 +181,7 @@ class AgentLoop:
         price: Price = lambda model, usage: None,
         observer: Observer | None = None,
         guard: Callable[[], None] = lambda: None,
-        redact: Callable[[str], str] = lambda text: text,
+        secrets: Secrets | None = None,
         call_environment: Callable[[str], Mapping[str, str]] = lambda tag: {},
         leftovers: Callable[[], None] = lambda: None,
         emit: Callable[[Event], None] = lambda event: None,
@@ -198,7 +200,7 @@ class AgentLoop:
         self._price = price
         self._observer = observer or Observer(self._workspace.root)
         self._guard = guard
-        self._redact = redact
+        self._secrets = secrets or Secrets({})
         self._leftovers = leftovers
         self._call_environment = call_environment
         self._emit = emit
@@ -221,7 +223,7 @@ class AgentLoop:
         """
         if prompt_id is not None and self._state.knows_prompt(prompt_id):
             return self.resume()
-        return self._attempt((prompt_id or secrets.token_hex(8), scrub(prompt)))
+        return self._attempt((prompt_id or token_hex(8), self._secrets.hide(scrub(prompt))))
 
     def resume(self) -> RunResult:
         """Finish what the session began, without a new instruction. A finished session is only reported.
@@ -365,21 +367,18 @@ class AgentLoop:
         if not self._state.replies:
             return False
         last = self._state.replies[-1]
-        return bool(reply.message_id) and (last.message_id, last.blocks) == (reply.message_id, reply.blocks)
+        blocks = without_secrets(reply.blocks, self._secrets)
+        return bool(reply.message_id) and (last.message_id, last.blocks) == (reply.message_id, blocks)
 
     def _record(self, reply: Reply) -> None:
-        message = Message("assistant", reply.blocks)
-        denied = {}
-        for index, call in enumerate(message.tool_calls):
-            decision = self._policy.decide(call.name, call.arguments)
-            if call.name in self._tools and not decision.allowed:
-                denied[index] = decision.reason
+        denied = self._denied(reply)
+        message = Message("assistant", without_secrets(reply.blocks, self._secrets))
         cost = self._price(reply.model, reply.usage)
         record = Replied(
             self._state.steps + 1,
             reply.message_id,
             reply.model,
-            reply.blocks,
+            message.blocks,
             reply.stop_reason,
             reply.usage,
             None if cost is None else str(cost),
@@ -391,6 +390,26 @@ class AgentLoop:
         self._session.append(record)
         self._emit(StepEnded(record.step, message.text, len(message.tool_calls), self._cost()))
         self._refuse_other_model()
+
+    def _denied(self, reply: Reply) -> dict[int, str]:
+        """The calls that must not run, by their place in the reply, with the reason.
+
+        A rule's pattern can take for ever, so this can be interrupted; the reply is then lost, and its price told.
+        """
+        try:
+            with self._interrupts.allowed():
+                reasons = [self._denial(call) for call in Message("assistant", reply.blocks).tool_calls]
+        except (Interrupted, TimeIsUp):
+            self._on_discard(reply.usage, "the run was interrupted while the policy looked at the calls")
+            raise
+        return {index: reason for index, reason in enumerate(reasons) if reason is not None}
+
+    def _denial(self, call: ToolCall) -> str | None:
+        secret = secret_in(call, self._secrets)
+        if secret is not None or call.name not in self._tools:
+            return secret
+        decision = self._policy.decide(call.name, call.arguments)
+        return None if decision.allowed else decision.reason
 
     def _on_discard(self, usage: Usage, reason: str) -> None:
         cost = self._price(self._model(), usage)
@@ -411,7 +430,7 @@ class AgentLoop:
             Frozen(
                 self._provider.name,
                 self._setup.model,
-                scrub(self._setup.system),
+                self._secrets.hide(scrub(self._setup.system)),
                 tuple(tool.definition() for tool in tools),
                 tuple(tool.contract() for tool in tools),
                 dict(self._setup.config),
@@ -436,7 +455,7 @@ class AgentLoop:
                 hint="Name another with --model.",
             )
         return Mismatch(
-            f"The session's model {self._model()!r} is no longer there ({words}). Nothing was run.",
+            f"The session's model {self._model()!r} is no longer there ({words}). No further call was run.",
             differences=(f"model: {self._model()} in the session, gone now",),
             hint="`endstate run --resume --model ANOTHER --on-mismatch continue` goes on with another model.",
         )
@@ -453,6 +472,7 @@ class AgentLoop:
         if text is None:
             self._session.append(observed)
         else:
+            text = self._secrets.redact(text)
             note = Note(f"{seen.tree_hash}/{seen.head}/{self._state.epoch}", text, self._state.steps)
             self._session.append(note, observed)
             self._emit(Told(text))
@@ -572,7 +592,7 @@ class AgentLoop:
             self._clock,
             lambda: self._deadline - self._clock(),
             self._guard_both,
-            self._redact,
+            self._secrets,
             self._call_environment,
             self._emit,
             self._interrupts,

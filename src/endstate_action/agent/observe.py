@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from endstate_action.effects import EffectClass
 from endstate_action.errors import SnapshotDamaged
 from endstate_action.state.records import Observed
+from endstate_action.state.session import State
 from endstate_action.state.snapshot import Restored, Snapshot
 from endstate_action.system.tree import Change, Scan, StatCache, diff, display, scan
 
@@ -75,12 +77,21 @@ class Observer:
         self._snapshots = snapshots
         self._last: Seen | None = None
         self._before = self._cache.last() if self._cache else None
+        self._is_doubtful = False
+
+    def doubt(self) -> None:
+        """What is remembered from an earlier process may be forged: the next look reads everything."""
+        self._is_doubtful = True
 
     def now(self, *, doubtful: bool = False) -> Seen:
         """Look at the workspace; only what changed is read again, unless what was running makes that `doubtful`."""
+        doubtful, self._is_doubtful = doubtful or self._is_doubtful, False
         root = self._snapshots.take(full_rehash=doubtful).root if self._snapshots else None
         head, last = self._head(), self._last
-        if last is not None and root is not None and (last.root, last.head) == (root, head):
+        if doubtful and self._cache:
+            # What could write anything could write the cache, for this process or the next.
+            self._cache.forget()
+        elif last is not None and root is not None and (last.root, last.head) == (root, head):
             return last
         found = scan(self.root, [name.encode() for name in self.excluded], self._cache)
         self._last = Seen(found.tree_hash, head, found, root)
@@ -135,9 +146,16 @@ class Observer:
 
     def _changes(self, last: Observed, seen: Seen) -> list[Change] | None:
         before = self._before
-        if before is None or before.tree_hash != last.tree_hash:
+        # The hash is on record, so a scan that truly has it is what was recorded, whoever wrote the cache.
+        if before is None or before.tree_hash != last.tree_hash or not before.is_sound():
             return None
         return diff(before, seen.scan)
+
+
+def was_killed_in_opaque_call(state: State) -> bool:
+    """Whether a call that could write anywhere, our cache included, began and has no outcome yet."""
+    started = (state.started.get(place, ()) for place in state.pending)
+    return any(starts[-1].effect is EffectClass.OPAQUE for starts in started if starts)
 
 
 def changed_since(baseline: Path, seen: Seen) -> list[str] | None:

@@ -237,5 +237,5 @@ def _unusable(origin: str, sentences: list[str]) -> InputError:
     shown = sentences[:_MAX_PROBLEMS] + ([f"... and {more} more"] if more > 0 else [])
     return InputError(
         "\n".join(["The configuration cannot be used, so nothing was started.", *shown]),
-        hint=f"Correct {origin} and start again; docs/reference/configuration.md lists every key.",
+        hint=f"Correct {origin} and start again.",
     )

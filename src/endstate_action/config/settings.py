@@ -210,7 +210,8 @@ def _prompt(prompt: str | None, file: str | None, read: Read, *, required: bool)
     if required:
         raise InputError(
             "There is no prompt, so nothing was started.",
-            hint="Give prompt or prompt-file; without one, only a resume has something to do.",
+            hint='Say what is to be done: `endstate run "Fix the failing test"`, or --prompt-file FILE; '
+            "without a prompt, only `endstate run --resume` has something to do.",
         )
     return None
 
@@ -220,7 +221,7 @@ def _prompt_from(file: str, read: Read) -> str:
     if found is None:
         raise InputError(
             f"prompt-file: {quoted(file)} does not exist, so nothing was started.",
-            hint="Correct the name, or use prompt.",
+            hint="Correct the name, or give the prompt itself.",
         )
     return parse_prompt(found, f"prompt-file {quoted(file)}")
 

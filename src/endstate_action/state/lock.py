@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from endstate_action.errors import Locked, StateError, StateReadOnly, StateReplaced
 
 DEFAULT_TIMEOUT_S = 10.0
-NOTICE_AFTER_S = 5.0
+NOTICE_AFTER_S = 1.0
 _HOLDER_BYTES = 2000
 
 

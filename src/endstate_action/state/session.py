@@ -8,13 +8,14 @@ else can happen.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,7 @@ from endstate_action.errors import (
     UnknownSession,
 )
 from endstate_action.messages import Message, ToolCall, Usage, tool_calls
+from endstate_action.state.directory import closed
 from endstate_action.state.records import (
     FORMAT,
     Asked,
@@ -67,6 +69,13 @@ MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
 """From format n to n + 1, applied to a copy; there has been one format so far."""
 
 SUFFIX = ".db"
+_LEAST_ROW_BYTES = 32
+_END_OF_TIME = 1e11
+"""A later time than this, in seconds, cannot be printed."""
+_ID = re.compile(r"[0-9a-f]{1,64}")
+
+# The guard is part of the statement: what another program took away in between is noticed all the same.
+_INSERT = "INSERT INTO journal SELECT ?1, ?2, ?3 WHERE (SELECT max(seq) FROM journal) IS ?1 - 1"
 
 STOP_REASONS = frozenset(
     ("end_turn", "stop_sequence", "tool_use", "max_tokens", "pause_turn", "model_context_window_exceeded")
@@ -114,6 +123,7 @@ class State:
     ended: list[Ended] = field(default_factory=list)
     pending: dict[tuple[int, int], Requested] = field(default_factory=dict)
     """Calls without an outcome, in the order they were asked for."""
+    _dated: Any = None
     _by_key: dict[tuple[Any, ...], Record] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
@@ -121,14 +131,18 @@ class State:
         match record:
             # The three kinds that make up a session come first: a long one is folded whenever it is opened.
             case Started():
+                self._dated = record
                 self.started.setdefault((record.step, record.index), []).append(record)
             case Finished():
+                self._dated = record
                 place = (record.step, record.index)
                 self.finished[place] = record
                 self.pending.pop(place, None)
             case Replied():
+                self._dated = record
                 self._request(record)
             case _:
+                self._dated = record if hasattr(record, "at") else self._dated
                 self._by_key[(record.kind, *record.key())] = record
                 self._add_rare(record)
 
@@ -200,6 +214,12 @@ class State:
         return len(self.replies)
 
     @property
+    def changed_at(self) -> float:
+        """When the last record was written, in seconds since 1970, as it says itself; 0 where that is no time."""
+        at = getattr(self._dated, "at", 0.0)
+        return float(at) if isinstance(at, int | float) and 0 <= at < _END_OF_TIME else 0.0
+
+    @property
     def epoch(self) -> int:
         """Number of the newest attempt; 0 before the first."""
         return self.attempts[-1].epoch if self.attempts else 0
@@ -245,6 +265,14 @@ def _void(record: Replied, *, is_last: bool) -> str | None:
     return None
 
 
+class _OthersWrote(sqlite3.IntegrityError):
+    """The rows are not those that this session wrote or read."""
+
+    def __init__(self) -> None:
+        super().__init__("another process has added or removed records")
+        self.sqlite_errorcode = sqlite3.SQLITE_CONSTRAINT
+
+
 class Session:
     """An open session. Made by `SessionStore.create` and `SessionStore.open`; use it as a context manager."""
 
@@ -254,6 +282,7 @@ class Session:
         self._db = db
         self._state = state
         self._file = _identity(path)
+        self._version: int | None = None
         self._broken: str | None = None
 
     @property
@@ -324,18 +353,31 @@ class Session:
         self.check()
         numbered = [(self._state.records + i, kind, body) for i, (kind, body) in enumerate(rows, start=1)]
         try:
+            self._refuse_foreign_changes()
             if len(numbered) == 1:
                 # One statement is one transaction and, in WAL mode, exactly one sync.
-                self._db.execute("INSERT INTO journal VALUES (?, ?, ?)", numbered[0])
+                written = self._db.execute(_INSERT, numbered[0]).rowcount
             else:
                 self._db.execute("BEGIN IMMEDIATE")
-                self._db.executemany("INSERT INTO journal VALUES (?, ?, ?)", numbered)
+                written = self._db.executemany(_INSERT, numbered).rowcount
+            if written != len(numbered):
+                raise _OthersWrote
+            if self._db.in_transaction:
                 self._db.execute("COMMIT")
         except sqlite3.Error as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             self._broken = f"record {numbered[0][0]} could not be written ({error})."
             _translate(error, self.path, f"Record {numbered[0][0]} of session {self.id} was not written")
+
+    def _refuse_foreign_changes(self) -> None:
+        """Count the rows where another program has committed since; a look at a number where none has."""
+        (version,) = self._db.execute("PRAGMA data_version").fetchone()
+        if version != self._version:
+            (rows,) = self._db.execute("SELECT count(*) FROM journal").fetchone()
+            if rows != self._state.records:
+                raise _OthersWrote
+            self._version = version
 
     def _as_record(self, given: Record | Message) -> Record:
         if not isinstance(given, Message):
@@ -461,33 +503,41 @@ class SessionStore:
             UnknownSession, NewerFormat, SessionDamaged.
         """
         path = self._existing(session)
-        try:
-            with closing(_connect_readonly(path)) as db:
-                _refuse_newer(db, path)
-                return _load(db, path)
-        except sqlite3.Error:
-            return self._read_copy(path)
+        with self._reading(path, "The session was not read") as db:
+            _refuse_newer(db, path)
+            return _load(db, path)
 
     def rows(self, session: str) -> Iterator[tuple[int, str, str]]:
-        """The raw rows `(seq, kind, body)`, for export; also where a row cannot be understood."""
+        """The raw rows `(seq, kind, body)`, for export; also where a row cannot be understood.
+
+        Raises:
+            SessionDamaged: after the last row that could be read, if some could not; the text says which.
+        """
         path = self._existing(session)
-        try:
-            with closing(_connect_readonly(path)) as db:
-                yield from db.execute("SELECT seq, kind, body FROM journal ORDER BY seq").fetchall()
-        except sqlite3.Error as error:
-            _translate(error, path, f"Session {session} was not exported")
+        with self._reading(path, f"Session {session} was not exported") as db:
+            # Text that is none must not hide the row that it stands in.
+            db.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
+            if not _answers(db):
+                _unreadable(path)
+            lost = _Lost(path)
+            for seq, kind, body in _salvaged(db, _most_rows(path)):
+                lost.now_at(seq)
+                yield seq, _as_text(kind), _as_text(body)
+            lost.end(_last_or_none(db))
 
     def all(self) -> list[Listed]:
-        """All sessions, the one with the newest record first. A damaged one is listed with its problem."""
+        """All sessions, the one with the newest record first. A damaged one is listed with its problem.
+
+        When a record was written is what it says itself: a copy, or a look, makes nothing newer.
+        """
         found = []
         for path in self._files():
-            name = path.name.removesuffix(SUFFIX)
             try:
-                state = self.read(name)
+                state = self.read(_name(path))
             except (StateError, NewerFormat) as error:
-                found.append(Listed(name, None, _changed_at(path), str(error)))
+                found.append(Listed(_name(path), None, _changed_at(path), str(error)))
             else:
-                found.append(Listed(name, state, _changed_at(path)))
+                found.append(Listed(_name(path), state, state.changed_at))
         return sorted(found, key=lambda s: (s.changed_at, s.id), reverse=True)
 
     def find(self, prefix: str) -> str:
@@ -497,7 +547,7 @@ class SessionStore:
             UnknownSession: none does.
             InputError: several do.
         """
-        names = sorted(p.name.removesuffix(SUFFIX) for p in self._files())
+        names = sorted(map(_name, self._files()))
         matching = [n for n in names if n.startswith(prefix)]
         if prefix in matching:
             return prefix
@@ -523,15 +573,19 @@ class SessionStore:
             _translate_os(error, path, f"Session {session} was not removed completely")
 
     def _path(self, session: str) -> Path:
-        if not session or not all(c in "0123456789abcdef" for c in session) or len(session) > 64:
+        if not _ID.fullmatch(session):
             raise UnknownSession(f"{session!r} is no session id; nothing was run.", hint="An id has 12 hex digits.")
         return self.directory / (session + SUFFIX)
 
     def _existing(self, session: str) -> Path:
         path = self._path(session)
-        if path.is_symlink():
+        try:
+            is_link, is_file = path.is_symlink(), path.is_file()
+        except PermissionError as error:
+            raise closed(self.directory) from error
+        if is_link:
             raise StateError(f"{path} is a symbolic link, so it was not opened.", hint="Remove the link.")
-        if not path.is_file():
+        if not is_file:
             raise UnknownSession(
                 f"There is no session {session} in {self.directory}; nothing was run.",
                 hint="`endstate sessions list` shows the sessions there are.",
@@ -539,9 +593,15 @@ class SessionStore:
         return path
 
     def _files(self) -> list[Path]:
-        if not self.directory.is_dir():
+        """What can be a session by its name; anything else that lies here is none of ours."""
+        try:
+            with os.scandir(self.directory) as found:
+                names = [e.name for e in found if e.name.endswith(SUFFIX) and e.is_file(follow_symlinks=False)]
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        return [p for p in self.directory.iterdir() if p.suffix == SUFFIX and p.is_file() and not p.is_symlink()]
+        except PermissionError as error:
+            raise closed(self.directory) from error
+        return [self.directory / name for name in names if _ID.fullmatch(name.removesuffix(SUFFIX))]
 
     def _set_journal_mode(self, db: sqlite3.Connection) -> str:
         kind = filesystem_type(self.directory) if self._filesystem is None else self._filesystem
@@ -550,22 +610,114 @@ class SessionStore:
         (got,) = db.execute(f"PRAGMA journal_mode={wanted}").fetchone()
         return str(got)
 
-    def _read_copy(self, path: Path) -> State:
-        """A WAL database in a directory that cannot be written is read from a private copy."""
-        with tempfile.TemporaryDirectory() as scratch:
-            copy = Path(scratch) / path.name
-            try:
-                for suffix in ("", "-wal"):
-                    source = path.with_name(path.name + suffix)
-                    if source.exists():
-                        shutil.copyfile(source, copy.with_name(copy.name + suffix))
-                with closing(_connect(copy)) as db:
-                    _refuse_newer(db, path)
-                    return _load(db, path)
-            except sqlite3.Error as error:
-                _translate(error, path, "The session was not read")
-            except OSError as error:
-                _translate_os(error, path, "The session was not read")
+    @contextmanager
+    def _reading(self, path: Path, what: str) -> Iterator[sqlite3.Connection]:
+        """A connection that writes nothing. `what` begins the message where there is none."""
+        # Not by opening it: closing it again would let go of the locks that SQLite holds in this process.
+        if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise closed(path)
+        try:
+            with closing(_connect_readonly(path)) as db:
+                if _answers(db):
+                    yield db
+                    return
+            # A WAL database in a directory that cannot be written is read from a private copy.
+            with tempfile.TemporaryDirectory() as scratch, closing(_connect(_copied(path, Path(scratch)))) as db:
+                yield db
+        except sqlite3.Error as error:
+            _translate(error, path, what)
+        except PermissionError as error:
+            raise closed(path) from error
+        except OSError as error:
+            _translate_os(error, path, what)
+
+
+def _answers(db: sqlite3.Connection) -> bool:
+    try:
+        db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error:
+        return False
+    return True
+
+
+def _copied(path: Path, scratch: Path) -> Path:
+    for suffix in ("", "-wal"):
+        source = path.with_name(path.name + suffix)
+        if source.exists():
+            shutil.copyfile(source, scratch / source.name, follow_symlinks=False)
+    return scratch / path.name
+
+
+def _salvaged(db: sqlite3.Connection, at_most: int) -> Iterator[tuple[int, Any, Any]]:
+    """Every row that can be read, in order: all before the damage at once, those after it one by one."""
+    seq = 0
+    with suppress(sqlite3.DatabaseError):
+        for row in db.execute("SELECT seq, kind, body FROM journal ORDER BY seq"):
+            seq = row[0]
+            yield row
+        return
+    for number in range(seq + 1, (_last_or_none(db) or at_most) + 1):
+        with suppress(sqlite3.DatabaseError):
+            yield from db.execute("SELECT seq, kind, body FROM journal WHERE seq = ?", (number,))
+
+
+def _last_or_none(db: sqlite3.Connection) -> int | None:
+    try:
+        return _last(db)
+    except (sqlite3.DatabaseError, TypeError):
+        return None
+
+
+def _most_rows(path: Path) -> int:
+    """More rows than the files at `path` can hold."""
+    return sum(p.stat().st_size for p in (path, path.with_name(path.name + "-wal")) if p.exists()) // _LEAST_ROW_BYTES
+
+
+def _as_text(value: object) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+@dataclass(slots=True)
+class _Lost:
+    """What is missing among the rows that could be read."""
+
+    path: Path
+    seen: int = 0
+    gaps: list[str] = field(default_factory=list)
+
+    def now_at(self, seq: int) -> None:
+        self._until(seq)
+        self.seen = seq
+
+    def end(self, last: int | None) -> None:
+        if last is not None:
+            self._until(last + 1)
+        elif self.seen:
+            self.gaps.append(f"everything after {self.seen}")
+        if not self.seen:
+            _unreadable(self.path)
+        if self.gaps:
+            raise SessionDamaged(
+                f"Session {_name(self.path)} is damaged: of its records, {', '.join(self.gaps)} could not be read. "
+                "All others were printed.",
+                hint=f"The file {self.path} was left as it is; `endstate run` begins a new session.",
+            )
+
+    def _until(self, seq: int) -> None:
+        first, last = self.seen + 1, seq - 1
+        if first <= last:
+            self.gaps.append(str(first) if first == last else f"{first} to {last}")
+
+
+def _unreadable(path: Path) -> NoReturn:
+    raise SessionDamaged(
+        f"Nothing of session {_name(path)} can be read, so nothing of it can be saved. {path} was left as it is.",
+        hint=f"`endstate sessions prune {_name(path)}` deletes it; `endstate run` begins a new session.",
+    )
+
+
+def _name(path: Path) -> str:
+    return path.name.removesuffix(SUFFIX)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -591,6 +743,8 @@ def _load(db: sqlite3.Connection, path: Path) -> State:
         except (ValueError, TypeError, KeyError) as error:
             _damaged(path, f"record {seq} of {_last(db)} cannot be read ({type(error).__name__})")
         if state is None and isinstance(record, Begun):
+            if record.session != _name(path):
+                _damaged(path, f"it is a copy of session {str(record.session)[:64]!r} under another name")
             state = State(record)
         elif state is None or isinstance(record, Begun):
             _damaged(path, f"record {seq} of {_last(db)} is out of place")
@@ -607,8 +761,8 @@ def _last(db: sqlite3.Connection) -> int:
 
 def _damaged(path: Path, what: str) -> NoReturn:
     raise SessionDamaged(
-        f"Session {path.name.removesuffix(SUFFIX)} is damaged: {what}. It was not opened, and nothing was run.",
-        hint=f"The file {path} was left as it is. `endstate sessions export` saves what can be read; "
+        f"Session {_name(path)} is damaged: {what}. It was not opened, and nothing was run.",
+        hint=f"The file {path} was left as it is. `endstate sessions export {_name(path)}` saves what can be read; "
         "`endstate run` begins a new session.",
     )
 
@@ -618,7 +772,7 @@ def _refuse_newer(db: sqlite3.Connection, path: Path) -> int:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     if version > FORMAT:
         raise NewerFormat(
-            f"Session {path.name.removesuffix(SUFFIX)} has state format {version}; this release reads up to {FORMAT}. "
+            f"Session {_name(path)} has state format {version}; this release reads up to {FORMAT}. "
             "It was not opened, and nothing was changed.",
             differences=(f"state format: {version} in the session, {FORMAT} here",),
             hint="Use the release that wrote it, or a newer one.",
@@ -663,9 +817,11 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _changed_at(path: Path) -> float:
-    """When the newest record was written: a WAL takes it before the database does."""
-    times = [p.stat().st_mtime for p in (path, path.with_name(path.name + "-wal")) if p.exists()]
-    return max(times, default=0.0)
+    """When the files of a session that cannot be read were last written."""
+    try:
+        return max(p.stat().st_mtime for p in (path, path.with_name(path.name + "-wal")) if p.exists())
+    except (OSError, ValueError):
+        return 0.0
 
 
 def _translate(error: sqlite3.Error, path: Path, what: str) -> NoReturn:
@@ -688,12 +844,16 @@ def _translate(error: sqlite3.Error, path: Path, what: str) -> NoReturn:
             ) from error
         case sqlite3.SQLITE_CONSTRAINT:
             raise StateReplaced(
-                f"{what}: another process has written to {path}. {still}", hint="Only one run may use a session."
+                f"{what}: another process has written to {path}, so its records are not those of this run. "
+                "No further call was run.",
+                hint="Only one run may use a session, and nothing else may write to its file. "
+                f"`endstate sessions show {_name(path)}` tells whether it can still be read.",
             ) from error
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR:
             raise SessionDamaged(
                 f"{what}: {path} is damaged ({error}). The file was left as it is.",
-                hint="`endstate sessions export` saves what can be read; `endstate run` begins a new session.",
+                hint=f"`endstate sessions export {_name(path)}` saves what can be read, if anything can; "
+                "`endstate run` begins a new session.",
             ) from error
         case _:
             raise StateError(

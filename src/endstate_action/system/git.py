@@ -82,6 +82,19 @@ def discover(root: Path, env: Mapping[str, str], tmp: Path) -> Repository | None
     return Repository(root, git_dir, root / common, place, object_format, who, user, durable, viewing)
 
 
+def is_in_index(root: Path, path: str, env: Mapping[str, str]) -> bool:
+    """Whether the index of the repository at `root` holds `path` or anything below it, by one call of git.
+
+    For a cheap warning: False where there is no repository or git cannot tell. `Repository.is_tracked` decides.
+    """
+    git_dir = _git_dir(root)
+    user = Git.for_user(root, git_dir, env) if git_dir else None
+    try:
+        return user is not None and bool(user.closed({}, "all").out("ls-files", "-z", "--", path))
+    except GitError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Repository:
     """A work tree and its git directory. Paths are bytes below `root`, as git stores them, without a last slash.
@@ -173,14 +186,34 @@ class Repository:
             found.setdefault(path, {})[text(name)] = text(value)
         return found
 
-    def find_by_trailer(self, key: str, since: str | None) -> list[tuple[str, str]]:
-        """(commit, value) for every trailer `key`, of commits that a ref or HEAD reaches and `since` does not."""
+    def find_by_trailer(self, key: str, since: str | None, also: Iterable[str] = ()) -> list[tuple[str, str]]:
+        """(commit, value) for every trailer `key`, of commits that `since` does not reach.
+
+        Looked through is what a ref, HEAD or one of the commits in `also` reaches.
+        """
         layout = f"--format=%H%x00%(trailers:key={key},valueonly,unfold,separator=%x00)"
-        options = ("--encoding=UTF-8", "--ignore-missing", f"--max-count={NEWEST_COMMITS}", layout, "--all")
-        lines = self._git.line("rev-list", *options, *(("--not", since) if since else ()), "--").split("\n")
+        options = ("--encoding=UTF-8", "--ignore-missing", f"--max-count={NEWEST_COMMITS}", layout, "--all", "--stdin")
+        given = "".join(f"{commit}\n" for commit in also).encode()
+        left_out = ("--not", since) if since else ()
+        lines = self._git.line("rev-list", *options, *left_out, "--", given=given).split("\n")
         # Every second line is a heading of git's own.
         shown = (line.split("\0") for line in lines[1::2])
         return [(commit, value) for commit, *values in shown for value in values if value]
+
+    def left_behind(self) -> list[str]:
+        """The commits that HEAD was at before, as its reflog tells; each once, the newest first.
+
+        An entry alone does not count: it is written before HEAD moves, and a git that was killed in
+        between leaves the entry of a move that never was. What a later move set out from was there.
+
+        Raises:
+            GitError: the reflog is missing or damaged, or does not lead to where HEAD is.
+        """
+        here = self.head().commit or text(_nothing(self.object_format))
+        moves = _moves(self.git_dir / "logs" / "HEAD", self.object_format)
+        if here not in (moves[-1] if moves else (text(_nothing(self.object_format)),)):
+            raise GitError("The reflog of HEAD does not tell where HEAD has been.")
+        return list(dict.fromkeys(old for old, _ in reversed(moves)))[:NEWEST_COMMITS]
 
     def trust(self) -> str:
         """A digest of all that could make git execute something or write elsewhere; see `git_trust`.
@@ -337,6 +370,21 @@ def _git_dir(root: Path) -> Path | None:
 
 def _nothing(object_format: str) -> bytes:
     return b"0" * (64 if object_format == "sha256" else 40)
+
+
+def _moves(reflog: Path, object_format: str) -> list[tuple[str, str]]:
+    """From where to where HEAD moved, the oldest move first."""
+    digits = len(_nothing(object_format))
+    entry = re.compile(rb"([0-9a-f]{%d}) ([0-9a-f]{%d}) " % (digits, digits))
+    try:
+        found = [entry.match(line) for line in reflog.read_bytes().splitlines()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise GitError(f"The reflog of HEAD cannot be read ({error.strerror}).") from error
+    if not all(found):
+        raise GitError("The reflog of HEAD is damaged.")
+    return [(text(move[1]), text(move[2])) for move in found if move]
 
 
 def _gitlinks(tree: bytes) -> set[bytes]:

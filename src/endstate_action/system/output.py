@@ -8,6 +8,9 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from endstate_action.system.redaction import Secrets
+
+_NO_SECRETS = Secrets({})
 _CHUNK_BYTES = 64 * 1024
 # A pipe holds 1 MiB at most, unless an administrator allows more.
 _DRAIN_BYTES = 1024 * 1024
@@ -69,8 +72,11 @@ class Sink:
         return Output(self._head, self._tail, self._total)
 
 
-def decode(output: Output) -> Decoded:
-    """Output as text: each byte that is no UTF-8 becomes U+FFFD, and a line says what is missing in the middle."""
+def decode(output: Output, secrets: Secrets = _NO_SECRETS) -> Decoded:
+    """Output as text: each byte that is no UTF-8 becomes U+FFFD, and a line says what is missing in the middle.
+
+    What the cut left of a known secret is taken out here, since afterwards nobody could recognise it.
+    """
     if not output.left_out_bytes:
         text, replaced = _text(output.head + output.tail)
         return Decoded(text, replaced, 0)
@@ -78,6 +84,7 @@ def decode(output: Output) -> Decoded:
     head, tail = _TORN_END.sub(b"", output.head), _without_torn_beginning(output.tail)
     left_out = output.total_bytes - len(head) - len(tail)
     (first, in_first), (last, in_last) = _text(head), _text(tail)
+    first, last = secrets.redact(first, ends_torn=True), secrets.redact(last, begins_torn=True)
     return Decoded(f"{first}\n[... {left_out} bytes left out ...]\n{last}", in_first + in_last, left_out)
 
 

@@ -8,9 +8,10 @@ by other characters than white space.
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import quote, quote_plus
@@ -19,6 +20,7 @@ MIN_CHARS = 8
 """Shorter values are not hidden: they occur by chance."""
 
 _LINE_MIN_CHARS = 16
+_TORN_MIN_CHARS = 4
 _BREAK = r"(?:\s|\\[nrt])*"
 
 _SHAPES = (
@@ -49,18 +51,29 @@ class Secrets:
         found = {needle for name, value in values.items() for needle in _needles(name, value)}
         # The longest first, so that a whole value goes before its lines.
         self._needles = sorted(found, key=lambda n: (-len(n.text), n.name, n.text))
+        self._longest = len(self._needles[0].text) if self._needles else 0
 
     def __repr__(self) -> str:
         return f"Secrets({', '.join(sorted({n.name for n in self._needles}))})"
 
-    def redact(self, text: str) -> str:
-        """The text with `[redacted: NAME]` for each known value, and a like mark for what looks like a token."""
-        for needle in self._in(text):
-            mark = f"[redacted: {needle.name}]"
-            text = needle.pattern.sub(mark.replace("\\", "\\\\"), text)
+    def redact(self, text: str, *, begins_torn: bool = False, ends_torn: bool = False) -> str:
+        """The text with `[redacted: NAME]` for each known value, and a like mark for what looks like a token.
+
+        Args:
+            begins_torn: the text was cut at its beginning, so that it may begin with the rest of a value.
+            ends_torn: it was cut at its end, and may end with the beginning of one.
+        """
+        text = self.hide(text)
         for kind, hint, pattern in _SHAPES:
             if hint in text:
                 text = pattern.sub(f"[redacted: looks like {kind}]", text)
+        text = self._without_torn(text, _rest_at_beginning, r"\A{0}{1}") if begins_torn else text
+        return self._without_torn(text, _beginning_at_end, r"{1}{0}\Z") if ends_torn else text
+
+    def hide(self, text: str) -> str:
+        """The text with `[redacted: NAME]` for each known value, and nothing else changed."""
+        for needle in self._in(text):
+            text = needle.pattern.sub(_literally(needle.mark), text)
         return text
 
     def contains(self, text: str | bytes) -> list[str]:
@@ -68,10 +81,34 @@ class Secrets:
         decoded = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         return sorted({needle.name for needle in self._in(decoded)})
 
+    def in_pieces(self, pieces: Iterable[bytes]) -> list[str]:
+        """`contains` for a file of any size and kind, in pieces as they were read; sees through UTF-16 as well."""
+        if not self._needles:
+            return []
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        names: set[str] = set()
+        before = ""
+        for piece in pieces:
+            # Enough of what was before that a value cut by the reading is whole again.
+            before = _squeeze(before[-self._longest :] + decoder.decode(piece.replace(b"\0", b"")))
+            names.update(self.contains(before))
+        return sorted(names)
+
     def _in(self, text: str) -> Iterator[_Needle]:
         squeezed = _squeeze(text)
         folded = squeezed.lower()
         return (n for n in self._needles if n.text in (folded if n.any_case else squeezed))
+
+    def _without_torn(self, text: str, left: Callable[[str, str], str], place: str) -> str:
+        """The text without the longest piece of a value that a cut left at one end of it."""
+        squeezed = _squeeze(text)
+        folded = squeezed.lower()
+        pieces = ((left(folded if n.any_case else squeezed, n.text), n) for n in self._needles)
+        piece, needle = max(pieces, key=lambda found: len(found[0]), default=("", None))
+        if needle is None or len(piece) < _TORN_MIN_CHARS:
+            return text
+        pattern = place.format(_BREAK, _BREAK.join(map(re.escape, piece)))
+        return re.sub(pattern, _literally(needle.mark), text, flags=needle.flags)
 
 
 @dataclass(frozen=True)
@@ -82,10 +119,18 @@ class _Needle:
     text: str
     any_case: bool
 
+    @property
+    def mark(self) -> str:
+        return f"[redacted: {self.name}]"
+
+    @property
+    def flags(self) -> re.RegexFlag:
+        return re.IGNORECASE if self.any_case else re.NOFLAG
+
     @cached_property
     def pattern(self) -> re.Pattern[str]:
         """Finds it in the text as it is, wrapped at whatever column."""
-        return re.compile(_BREAK.join(map(re.escape, self.text)), re.IGNORECASE if self.any_case else 0)
+        return re.compile(_BREAK.join(map(re.escape, self.text)), self.flags)
 
 
 def _needles(name: str, value: str) -> Iterator[_Needle]:
@@ -97,6 +142,28 @@ def _needles(name: str, value: str) -> Iterator[_Needle]:
         folded = {_bytes(part).hex(), *_urls(part)} - {part}
         yield from (_Needle(name, text, any_case=False) for text in map(_squeeze, exact) if len(text) >= MIN_CHARS)
         yield from (_Needle(name, _squeeze(text).lower(), any_case=True) for text in folded)
+
+
+def _beginning_at_end(text: str, needle: str) -> str:
+    """The longest beginning of the needle that the text ends with, if it is long enough to count."""
+    last = text[-_TORN_MIN_CHARS:]
+    at = needle.rfind(last) if len(last) == _TORN_MIN_CHARS else -1
+    while at >= 0 and not text.endswith(needle[: at + len(last)]):
+        at = needle.rfind(last, 0, at + len(last) - 1)
+    return needle[: at + len(last)] if at >= 0 else ""
+
+
+def _rest_at_beginning(text: str, needle: str) -> str:
+    """The longest end of the needle that the text begins with, if it is long enough to count."""
+    first = text[:_TORN_MIN_CHARS]
+    at = needle.find(first) if len(first) == _TORN_MIN_CHARS else -1
+    while at >= 0 and not text.startswith(needle[at:]):
+        at = needle.find(first, at + 1)
+    return needle[at:] if at >= 0 else ""
+
+
+def _literally(mark: str) -> str:
+    return mark.replace("\\", "\\\\")
 
 
 def _base64(value: str) -> Iterator[str]:

@@ -17,12 +17,27 @@ from typing import Any
 from endstate_action.errors import Interrupted
 
 _CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_MAY_BE_IGNORED = (signal.SIGINT, signal.SIGHUP)
 _AGAIN_S = 0.5
 """An exception raised inside a finaliser or a callback is swallowed by the interpreter, so it is raised again."""
 
 
 class TimeIsUp(Exception):
     """The attempt's own time (`max-minutes`) is over."""
+
+
+def heeded() -> tuple[signal.Signals, ...]:
+    """The signals that ask us to stop, without those that we were started to ignore (by `nohup`, say)."""
+    return tuple(s for s in _CAUGHT if s not in _MAY_BE_IGNORED or signal.getsignal(s) is not signal.SIG_IGN)
+
+
+def hold() -> None:
+    """Let what asks us to stop wait, also across an exec, until `release`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)
+
+
+def release() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
 
 
 class Interrupts:
@@ -36,12 +51,13 @@ class Interrupts:
     def caught(self, deadline_s: float | None = None) -> Iterator[None]:
         """Catch SIGINT, SIGTERM and SIGHUP, and the end of `deadline_s` seconds, while the block runs.
 
-        Only the main thread of a process can do that; elsewhere the block runs as it is.
+        SIGINT and SIGHUP stay ignored where they were. Only the main thread of a process can do all
+        that; elsewhere the block runs as it is.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before: dict[signal.Signals, Any] = {s: signal.signal(s, self._on_signal) for s in _CAUGHT}
+        before: dict[signal.Signals, Any] = {s: signal.signal(s, self._on_signal) for s in heeded()}
         before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_alarm)
         if deadline_s is not None:
             signal.setitimer(signal.ITIMER_REAL, max(0.001, deadline_s))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from endstate_action.system import own_files
 from endstate_action.system.tree_format import Directory, Scan
 
 E = TypeVar("E")
@@ -83,26 +84,29 @@ class StatCache:
         # Who asks decides what can be read, so each user has a cache of his own.
         self._path = directory / f"tree-{os.geteuid()}"
         self._last: Scan | None = None
+        self._is_loaded = False
 
     def last(self) -> Scan | None:
-        if self._last is None:
+        # One that could not be replaced is not believed either: it may be what a forger left for ever.
+        if not self._is_loaded and self.horizon() != NO_HORIZON:
             self._last = Scan.load(self._path)
+        self._is_loaded = True
         return self._last
+
+    def forget(self) -> None:
+        """Believe nothing of it any more, whatever the file says, until the next scan is kept."""
+        self._last, self._is_loaded = None, True
 
     def keep(self, scan: Scan) -> None:
         if self._last is None or self._last.root is not scan.root:
             with suppress(OSError):
                 scan.save(self._path)
-        self._last = scan
+        self._last, self._is_loaded = scan, True
 
     def horizon(self) -> Horizon:
         """Now, by the clock of the file system, less what that clock may hide."""
-        probe = self._path.with_name(self._path.name + ".probe")
         with suppress(OSError):
-            probe.parent.mkdir(parents=True, exist_ok=True)
-            probe.write_bytes(b"now")
-            seen = probe.stat()
-            probe.unlink()
+            seen = own_files.stamp(self._path.with_name(self._path.name + own_files.PROBE))
             slack = _TICK_NS if seen.st_mtime_ns % 1_000_000_000 else _WHOLE_SECONDS_NS
             return Horizon(seen.st_dev, seen.st_mtime_ns - slack)
         return NO_HORIZON

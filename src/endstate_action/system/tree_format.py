@@ -19,6 +19,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Literal
 
+from endstate_action.system import own_files
+
 PREFIX = "et1:"
 NO_DIGEST = bytes(32)
 
@@ -127,6 +129,19 @@ class Scan:
         hidden = (Kind.UNREADABLE_FILE, Kind.UNREADABLE_DIRECTORY)
         return tuple(path for path, entry in self.entries.items() if entry.kind in hidden)
 
+    def is_sound(self) -> bool:
+        """Whether the entries are those that the tree hash stands for, also in a scan that was loaded."""
+        todo = [self.root]
+        while todo:
+            node = todo.pop()
+            if hashlib.sha256(_HEADER + node.listing).digest() != node.digest:
+                return False
+            below = {name: entry.digest for name, entry in node.entries() if entry.kind is Kind.DIRECTORY}
+            if below != {name: child.digest for name, child in node.children.items()}:
+                return False
+            todo += node.children.values()
+        return True
+
     def save(self, path: Path) -> None:
         """Keep the scan in a file for `load`; the old one stays whole until the new one is.
 
@@ -134,16 +149,18 @@ class Scan:
             OSError: it could not be written.
         """
         body = b"".join(_pack(self))
-        part = path.with_name(path.name + ".part")
         # No fsync: a file that a power cut tore fails its checksum and only costs a full scan.
-        part.write_bytes(_FILE_MAGIC + hashlib.sha256(body).digest() + body)
-        part.replace(path)
+        own_files.put(path, _FILE_MAGIC + hashlib.sha256(body).digest() + body)
 
     @classmethod
     def load(cls, path: Path) -> Scan | None:
-        """What `save` kept; None where there is no file, or a damaged or older one."""
-        with suppress(OSError):
-            data = path.read_bytes()
+        """What `save` kept; None where there is no file, or a damaged or older one.
+
+        It may say anything: whoever can write the file can forge it, see `is_sound`.
+        """
+        # A forged checksum can stand before anything at all.
+        with suppress(OSError, struct.error, ValueError, KeyError):
+            data = own_files.get(path)
             start = len(_FILE_MAGIC) + 32
             body = data[start:]
             if data[:start] == _FILE_MAGIC + hashlib.sha256(body).digest():
@@ -216,6 +233,8 @@ def _pack(scan: Scan) -> Iterator[bytes]:
 def _unpack(body: bytes) -> Scan:
     read = BytesIO(body).read
     excluded, unstable = _COUNTS.unpack(read(_COUNTS.size))
+    if excluded + unstable > len(body):
+        raise ValueError("more paths than bytes")
     paths = [read(int.from_bytes(read(4), "little")) for _ in range(excluded + unstable)]
     top: dict[bytes, Directory] = {}
     todo = [(top, 1)]

@@ -672,3 +672,42 @@ def test_an_event_of_any_shape_is_ignored_or_refused(event):
     else:
         feed(event)
     assert not assembly.started
+
+
+def test_each_further_attempt_is_told_with_its_reason_and_its_time():
+    told: list[str] = []
+    with MessagesApi([overloaded(), DONE]) as api:
+        talk(api, on_retry=told.append, backoff_s=8.0).ask()
+        host = api.url.removeprefix("http://")
+
+    assert [line.startswith(f"No reply from {host} (529 overloaded_error") for line in told] == [True]
+    assert told[0].endswith("attempt 2 of 3 in 8 s.")
+
+
+def test_the_sdk_is_loaded_by_one_thread_at_a_time():
+    """Its parts load on first use and import each other; a second thread may see none of them half made."""
+    code = """
+import sys, threading, time, types
+
+class Client:
+    at_once = most = 0
+    def __init__(self, **given): pass
+    @property
+    def messages(self):
+        Client.at_once += 1
+        Client.most = max(Client.most, Client.at_once)
+        time.sleep(0.5)
+        Client.at_once -= 1
+
+sdk, transport = types.ModuleType("anthropic"), types.ModuleType("httpx2")
+sdk.Anthropic, sdk.Timeout, sdk.DefaultHttpxClient, transport.Limits = Client, *[lambda *a, **k: None] * 3
+sys.modules |= {"anthropic": sdk, "httpx2": transport}
+from endstate_action.agent.providers.anthropic import AnthropicProvider
+provider = AnthropicProvider("k" * 20, None, None)
+threads = [threading.Thread(target=provider.warm_up) for _ in range(3)]
+for t in threads: t.start()
+for t in threads: t.join()
+print(Client.most, provider._sdk() is provider._client)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "1 True\n", done.stderr

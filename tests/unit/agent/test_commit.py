@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ from endstate_action.agent.tools.commit import GitCommit
 from endstate_action.effects import EffectClass, Probe, content_digest
 from endstate_action.system.files import Workspace
 from endstate_action.system.git import discover
+from endstate_action.system.redaction import Secrets
 from tests.support.repos import GitRepo, Repo
 
 KEY = "0123456789ab/3.0"
@@ -207,6 +209,52 @@ def test_a_lock_of_somebody_else_is_named(git_repo: GitRepo) -> None:
     assert lock.exists()
 
 
+CANARY = "canary-0123456789-abcdefghijklmn"
+
+
+def knowing(agent: Agent) -> Agent:
+    return replace(agent, context=replace(agent.context, secrets=Secrets({"DEPLOY_TOKEN": CANARY})))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        f"token: {CANARY}".encode(),
+        b"\0\1\2" * 700_000 + CANARY.encode() + b"\xff" * 10,
+        CANARY.encode("utf-16"),
+        base64.encodebytes(b"user:" + CANARY.encode()),
+    ],
+    ids=["text", "binary", "utf-16", "base64"],
+)
+@pytest.mark.parametrize("named", [False, True])
+def test_a_file_with_a_known_secret_is_not_committed(git_repo: GitRepo, content: bytes, named: bool) -> None:
+    agent = knowing(begin(git_repo()))
+    agent.repo.write({"good": "g"})
+    (agent.repo.path / "config.bin").write_bytes(content)
+    more = {"paths": ["config.bin", "good"]} if named else {}
+    with pytest.raises(ToolError, match=r"Nothing was committed.*config\.bin holds the value of DEPLOY_TOKEN"):
+        agent.commit(**more)
+    assert agent.repo.git("rev-list", "--count", "HEAD") == "1"
+    assert agent.repo.git("diff", "--cached", "--name-only") == ""
+    agent.commit(paths=["good"])
+    assert agent.files == ["good"]
+
+
+def test_neither_a_message_nor_a_name_nor_a_link_takes_a_secret_along(git_repo: GitRepo) -> None:
+    agent = knowing(begin(git_repo()))
+    agent.repo.write({"a": "1"})
+    with pytest.raises(ToolError, match="The message holds the value of DEPLOY_TOKEN"):
+        agent.commit(f"Use {CANARY}")
+    (agent.repo.path / "link").symlink_to(f"/{CANARY}")
+    with pytest.raises(ToolError, match="link holds the value of DEPLOY_TOKEN"):
+        agent.commit()
+    (agent.repo.path / "link").unlink()
+    agent.repo.write({CANARY: "1"})
+    with pytest.raises(ToolError, match="holds the value of DEPLOY_TOKEN"):
+        agent.commit()
+    assert agent.repo.git("rev-list", "--count", "HEAD") == "1"
+
+
 # --- finding it again -------------------------------------------------------------------------
 
 
@@ -235,6 +283,69 @@ def test_a_commit_that_its_branch_lost_is_still_known(git_repo: GitRepo) -> None
     agent.repo.git("branch", "kept")
     agent.repo.git("reset", "-q", "--hard", "HEAD^")
     assert agent.probe() is Probe.APPLIED
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        ("checkout", "-q", "main"),
+        ("reset", "-q", "--hard", "HEAD^"),
+        ("checkout", "-q", "-B", "other", "HEAD^"),
+    ],
+    ids=" ".join,
+)
+def test_a_commit_that_only_the_reflog_reaches_is_still_known(git_repo: GitRepo, leave: tuple[str, ...]) -> None:
+    """Killed right after HEAD moved; whoever looked after it went elsewhere before the resume."""
+    repo = git_repo()
+    repo.git("checkout", "-q", "--detach")
+    agent = begin(repo)
+    repo.write({"a": "1"})
+    outcome = agent.commit()
+    repo.git(*leave)
+    repo.write({"b": "1"})
+    repo.commit({"b": "1"}, "Another")
+    assert agent.probe() is Probe.APPLIED
+    assert agent.settle() == outcome
+    assert agent.next_call().probe() is Probe.ABSENT
+
+
+@pytest.mark.parametrize("log", [None, "", "not a log\n", "directory"])
+def test_where_the_reflog_cannot_tell_nobody_can(git_repo: GitRepo, log: str | None) -> None:
+    agent = begin(git_repo())
+    agent.repo.write({"a": "1"})
+    place = agent.repo.path / ".git/logs/HEAD"
+    place.unlink()
+    if log == "directory":
+        place.mkdir()
+    elif log is not None:
+        place.write_text(log)
+    assert agent.probe() is Probe.UNKNOWN
+
+
+def test_a_reflog_that_lost_track_of_head_tells_nothing(git_repo: GitRepo) -> None:
+    repo = git_repo()
+    repo.git("checkout", "-q", "--detach")
+    agent = begin(repo)
+    repo.write({"a": "1"})
+    agent.commit()
+    before = (repo.path / ".git/logs/HEAD").read_bytes()
+    repo.commit({"b": "1"}, "One")
+    repo.commit({"b": "2"}, "Two")
+    (repo.path / ".git/logs/HEAD").write_bytes(before)
+    assert agent.next_call().probe() is Probe.UNKNOWN
+
+
+def test_an_entry_of_a_move_that_never_was_is_no_commit(git_repo: GitRepo) -> None:
+    """Git writes the reflog before it moves HEAD; killed in between, nothing was applied."""
+    agent = begin(git_repo())
+    ref = agent.repo.path / ".git/refs/heads/main"
+    before = ref.read_text()
+    agent.repo.write({"a": "1"})
+    outcome = agent.commit()
+    ref.write_text(before)
+    assert agent.probe() is Probe.ABSENT
+    assert agent.settle() == outcome
+    assert agent.repo.git("rev-list", "--count", "HEAD") == "2"
 
 
 def test_a_repository_that_cannot_be_read_gives_no_answer(git_repo: GitRepo) -> None:

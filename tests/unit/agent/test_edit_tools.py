@@ -17,6 +17,7 @@ from endstate_action.agent.tools.edit import Edit, Write
 from endstate_action.effects import EffectClass, digest
 from endstate_action.messages import is_blank, scrub
 from endstate_action.system.files import Workspace
+from endstate_action.system.redaction import Secrets
 
 
 @pytest.fixture
@@ -212,6 +213,22 @@ ENDING = st.sampled_from(["\n", "\r\n"])
 LINE = st.tuples(st.text("ab\xe9\N{SNOWMAN}", max_size=3), ENDING).map("".join)
 
 
+def test_the_hint_at_a_long_line_shows_nothing_of_a_secret(root: Path) -> None:
+    canary = "canary-0123456789-abcdefghijklmn"
+    (root / "f").write_text(f"some_variable = call_a_function({'x' * 82}{canary}{'y' * 300})\n")
+    context = CallContext(Workspace(root), "key", "digest", 0.0, "tag", secrets=Secrets({"TOKEN": canary}))
+    with pytest.raises(ToolError, match="The nearest is line 1") as caught:
+        Edit().plan(
+            {
+                "path": "f",
+                "new": "b",
+                "old": f"some_variable = call_a_functiom({'x' * 82}",
+            },
+            context,
+        )
+    assert not any(canary[n : n + 6] in str(caught.value) for n in range(len(canary) - 5))
+
+
 @given(st.lists(LINE, max_size=6), st.lists(LINE, min_size=1, max_size=3), st.lists(LINE, max_size=6), st.data())
 def test_bytes_outside_the_place_never_change(
     before: list[str], inside: list[str], after: list[str], data: st.DataObject
@@ -221,7 +238,7 @@ def test_bytes_outside_the_place_never_change(
     old = f"<{''.join(inside)}>".replace("\r\n", "\n")
     new = data.draw(st.text("ab\n", max_size=6))
     real = (head + "".join(inside) + tail).encode()
-    changed = edit._edited("f", real, old, new, replace_all=False)
+    changed = edit._edited("f", real, old, new, Secrets({}), replace_all=False)
     assert changed.startswith(head[:-1].encode())
     assert changed.endswith(tail[1:].encode())
     assert changed.decode().replace("\r\n", "\n") == (head[:-1] + new + tail[1:]).replace("\r\n", "\n")

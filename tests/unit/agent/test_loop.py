@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
@@ -33,6 +36,8 @@ from endstate_action.errors import (
 from endstate_action.messages import Message, ToolCall, Usage
 from endstate_action.state.records import Attempt, Prompt, Replied, Settled, Started
 from endstate_action.state.session import Session, SessionStore
+from endstate_action.system.redaction import Secrets
+from endstate_action.system.signals import Interrupts
 from tests.support.models import FakeModel, say
 
 
@@ -394,10 +399,10 @@ def test_a_result_is_bounded_scrubbed_redacted_and_never_blank(session: Session,
     tool = Act(EffectClass.READS, lambda what: next(said))
     model = FakeModel([say("", act("a"), act("b"), act("c"), act("d")), say("done")])
 
-    loop(session, workspace, model, tool, redact=lambda t: t.replace("hunter2hunter2", "[redacted]")).run("do it")
+    loop(session, workspace, model, tool, secrets=Secrets({"PASS": "hunter2hunter2"})).run("do it")
 
     contents = [session.state.finished[1, i].content for i in range(4)]
-    assert contents[:3] == ["(no output)", "?", "key=[redacted]"]
+    assert contents[:3] == ["(no output)", "?", "key=[redacted: PASS]"]
     assert len(contents[3]) < 101_000
     assert "200000 bytes left out" in contents[3]
 
@@ -780,3 +785,83 @@ def test_a_second_prompt_that_was_lost_in_settling_makes_a_finished_session_unfi
     result = loop(session, workspace, FakeModel([say("two")]), tool).resume()
 
     assert (result.final_message, [p.task for p in session.state.prompts]) == ("two", [1, 2])
+
+
+CANARY = "canary/0123456789+abcdef"
+KNOWN = Secrets({"DEPLOY_TOKEN": CANARY})
+
+
+def kept(session: Session) -> str:
+    """All that is on disk of the session."""
+    files = session.path.parent.glob(f"{session.path.name}*")
+    return "".join(file.read_bytes().decode("utf-8", "replace") for file in files)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        CANARY,
+        base64.b64encode(CANARY.encode()).decode(),
+        {"deep": [1, {"er": f"x{CANARY}"}]},
+        {CANARY: 1},
+        [CANARY[::-1]],
+    ],
+    ids=["raw", "base64", "nested", "key", "reversed"],
+)
+def test_a_call_that_was_given_a_secret_is_not_run_and_not_recorded(
+    session: Session, workspace: Path, value: Any
+) -> None:
+    tool = Act(EffectClass.IDEMPOTENT)
+    model = FakeModel([say("", ("act", {"what": value}), act("harmless")), say("done")])
+    assert loop(session, workspace, model, tool, secrets=KNOWN).run("do it").succeeded
+    assert tool.ran == ["harmless"]
+    refused = session.state.finished[1, 0]
+    assert refused.status == "denied"
+    assert "`what` holds the value of DEPLOY_TOKEN" in refused.content
+    assert KNOWN.contains(kept(session)) == []
+
+
+def test_what_the_model_says_is_recorded_without_secrets(session: Session, workspace: Path) -> None:
+    model = FakeModel([say(f"It is {CANARY}.", act("a")), say(f"The token was {CANARY}!")])
+    result = loop(session, workspace, model, Act(EffectClass.READS), secrets=KNOWN).run(f"Do not tell {CANARY}")
+    assert result.final_message == "The token was [redacted: DEPLOY_TOKEN]!"
+    assert KNOWN.contains(kept(session)) == []
+    assert KNOWN.contains(str(model.requests[1].messages)) == []
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+def test_thinking_is_kept_to_the_byte_or_not_at_all(session: Session, workspace: Path, leaks: bool) -> None:
+    thinking = {"type": "thinking", "thinking": f"hm {CANARY if leaks else 'a'}\u00a0 ", "signature": "c2ln"}
+    sealed = {"type": "redacted_thinking", "data": "b3BhcXVl"}
+    text, call = (
+        {"type": "text", "text": "ghp_" + "a" * 36},
+        {"type": "tool_use", "id": "c", "name": "act", "input": {"what": "a"}},
+    )
+    model = FakeModel([say(blocks=(thinking, sealed, text, call), stop_reason="tool_use"), say("done")])
+    loop(session, workspace, model, Act(EffectClass.READS), secrets=KNOWN).run("do it")
+    assert session.state.replies[0].blocks == ((text, call) if leaks else (thinking, sealed, text, call))
+    assert KNOWN.contains(kept(session)) == []
+
+
+def test_a_reply_that_is_sent_again_is_known_without_its_secret(session: Session, workspace: Path) -> None:
+    tool = Act(EffectClass.READS)
+    twice = say(f"It is {CANARY}.", act("a"), message_id="m1")
+    result = loop(session, workspace, FakeModel([twice, twice, say("done")]), tool, secrets=KNOWN).run("do it")
+    assert (result.succeeded, tool.ran) == (True, ["a"])
+
+
+def test_an_interruption_while_the_policy_looks_loses_the_reply_and_not_its_price(
+    session: Session, workspace: Path
+) -> None:
+    interrupts = Interrupts()
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+    rules = parse_config("policy: {default: allow, rules: [{tool: '*', match: '^(a+)+$', decision: deny}]}", "test")
+    model = FakeModel([say("", act("a" * 60 + "!"))])
+    agent = loop(
+        session, workspace, model, Act(EffectClass.READS), policy=Policy.from_config(rules), interrupts=interrupts
+    )
+    timer.start()
+    with interrupts.caught(), pytest.raises(Interrupted):
+        agent.run("do it")
+    timer.join()
+    assert (session.state.steps, [s.usage for s in session.state.spent]) == (0, [Usage(100, 10)])

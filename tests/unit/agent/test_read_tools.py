@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from endstate_action.agent.tools.window import OUTPUT_BYTES
 from endstate_action.effects import EffectClass
 from endstate_action.messages import is_blank, scrub
 from endstate_action.system.files import Workspace
+from endstate_action.system.redaction import Secrets
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + b"\0\0\x23\x28" * 2 + b"\0" * 500
 
@@ -30,10 +32,11 @@ def root(tmp_path: Path) -> Path:
     return made
 
 
-def call(tool: Tool, root: Path, *, time_left_s: float = 60.0, **arguments: Any) -> str:
+def call(tool: Tool, root: Path, *, time_left_s: float = 60.0, secret: str = "", **arguments: Any) -> str:
     """What the model is told; held to what every result must be."""
     check_arguments(tool.parameters, arguments)
-    context = CallContext(Workspace(root), "key", "digest", 0.0, "tag", time_left_s=time_left_s)
+    secrets = Secrets({"TOKEN": secret})
+    context = CallContext(Workspace(root), "key", "digest", 0.0, "tag", time_left_s=time_left_s, secrets=secrets)
     assert tool.plan(arguments, context) is None
     said = tool.run(arguments, context, None)
     assert scrub(said) == said
@@ -346,3 +349,17 @@ def test_what_could_not_be_searched_is_counted(root: Path) -> None:
     (root / "closed").chmod(0)
     (root / "d").mkdir(mode=0)
     assert call(Grep(), root, pattern="needle") == "f:1:needle\n[2 files or directories could not be read]"
+
+
+@pytest.mark.parametrize("length", [32, 2500, 9000, 70_000])
+@pytest.mark.parametrize("before", [0, 90, 290, 380, 1975, 1992, 7980, 65_520])
+def test_a_secret_at_the_limit_of_a_line_is_not_shown(root: Path, before: int, length: int) -> None:
+    """The line is redacted before it is cut: of the middle of a secret nobody could tell what it is."""
+    canary = "".join(random.Random(length).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=length))
+    put(root, f=b"NEEDLE" + b"." * before + canary.encode() + b"." * 100_000 + b"\nlast\n")
+    for told in (
+        call(Read(), root, secret=canary, path="f"),
+        call(Grep(), root, secret=canary, pattern="NEEDLE"),
+        call(Grep(), root, secret=canary, pattern=canary[10:20]),
+    ):
+        assert not any(canary[n : n + 6] in told for n in range(length - 6)), told[:3000]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -214,3 +216,22 @@ def test_a_value_that_a_command_finds_elsewhere_is_recognised_in_its_output(tmp_
         told = ask(a_context(tmp_path), command)
         assert known.contains(told) == ["ACTIONS_RUNTIME_TOKEN"], command
         assert known.contains(known.redact(told)) == [], command
+
+
+@pytest.mark.parametrize("disguise", ["cat", "base64 -w 0", "xxd -p -c 256"])
+@pytest.mark.parametrize("at", [1, 7, 8, 20, 31])
+def test_a_secret_at_the_place_where_long_output_is_cut_is_not_shown(tmp_path, disguise, at):
+    canary = "canary-0123456789-abcdefghijklmn"
+    (tmp_path / "leak").write_text(canary)
+    context = replace(a_context(tmp_path), secrets=Secrets({"TOKEN": canary}))
+    half = OUTPUT_BYTES // 2
+    shown = {"cat": canary, "base64 -w 0": base64.b64encode(canary.encode()).decode()}.get(
+        disguise, canary.encode().hex()
+    )
+    for before, after in ((half - at, 3 * half), (3 * half, half - at)):
+        told = ask(
+            context,
+            f"yes | tr -d '\\n' | head -c {before}; {disguise} leak | tr -d '\\n'; yes | tr -d '\\n' | head -c {after}",
+        )
+        assert "bytes left out" in told
+        assert not any(shown[n : n + 6] in told for n in range(len(shown) - 5)), told[half - 100 : half + 200]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -38,6 +39,7 @@ from endstate_action.state.records import (
     encode,
 )
 from endstate_action.state.session import FORMAT, Session, SessionStore, migrate
+from tests.support.trees import as_ordinary_user
 
 
 @pytest.fixture
@@ -328,6 +330,111 @@ def test_a_page_of_zeros_is_damage_and_not_a_traceback(store: SessionStore, sess
         store.open(session.id)
 
 
+def a_long_session(tmp_path: Path) -> tuple[SessionStore, str, list[tuple[int, str, str]]]:
+    """Closed, in one file of many pages; with all its rows."""
+    store = SessionStore(tmp_path / "long", filesystem="nfs")
+    with store.create() as session:
+        session.append(*(Note(str(number), "x" * 100, 0) for number in range(400)))
+    return store, session.id, _all_rows(store)
+
+
+def saved(store: SessionStore, session: str) -> tuple[list[tuple[int, str, str]], SessionDamaged | None]:
+    found: list[tuple[int, str, str]] = []
+    try:
+        found.extend(store.rows(session))
+    except SessionDamaged as error:
+        return found, error
+    return found, None
+
+
+@pytest.mark.parametrize("pages", [[4], [4, 5, 9], [-1], [6, -1]])
+def test_what_lies_around_the_damage_is_saved_and_the_loss_is_named(tmp_path: Path, pages: list[int]) -> None:
+    store, session, whole = a_long_session(tmp_path)
+    data = bytearray(file_of(store).read_bytes())
+    for page in pages:
+        at = page % (len(data) // 2048) * 2048
+        data[at : at + 2048] = bytes(2048)
+    file_of(store).write_bytes(data)
+
+    found, error = saved(store, session)
+
+    assert error is not None
+    assert [row for row in whole if row in found] == found
+    lost = sorted({row[0] for row in whole} - {row[0] for row in found})
+    assert 0 < len(lost) < 40 * len(pages)
+    assert f" {lost[0]} to " in str(error) or f"everything after {lost[0] - 1}" in str(error)
+    assert file_of(store).read_bytes() == data
+
+
+@pytest.mark.parametrize("first", [b"x" * 4096, bytes(4096), b""])
+def test_a_file_of_which_nothing_can_be_read_says_so_and_what_to_do(tmp_path: Path, first: bytes) -> None:
+    store, session, _ = a_long_session(tmp_path)
+    file_of(store).write_bytes(first + file_of(store).read_bytes()[len(first) :] if first else b"")
+
+    found, error = saved(store, session)
+
+    assert found == []
+    assert error is not None
+    assert "nothing of it can be saved" in str(error)
+    assert f"`endstate sessions prune {session}`" in error.hint
+    assert "export" not in error.hint
+
+
+def test_a_row_that_is_missing_or_no_text_hides_no_other(tmp_path: Path) -> None:
+    store, session, whole = a_long_session(tmp_path)
+    change(store, "DELETE FROM journal WHERE seq IN (7, 8, 9, 20)")
+    change(store, "UPDATE journal SET body = CAST(x'ff00' AS TEXT), kind = x'fe' WHERE seq = 30")
+
+    found, error = saved(store, session)
+
+    assert "7 to 9, 20 could not be read" in str(error)
+    assert [row[0] for row in found] == [row[0] for row in whole if row[0] not in (7, 8, 9, 20)]
+    assert found[29 - 4] == (30, "\\xfe", "\\xff\0")
+
+
+def test_what_is_no_session_by_its_name_is_left_out(store: SessionStore, session: Session) -> None:
+    for name in (f"{session.id}-backup", "notes", "ABCDEF", f"{session.id} (1)", ".hidden", "f" * 65):
+        file_of_copy = store.directory / f"{name}.db"
+        file_of_copy.write_bytes((store.directory / f"{session.id}.db").read_bytes())
+    (store.directory / "ffffffffffff.db").mkdir()
+
+    assert [s.id for s in store.all()] == [session.id]
+    assert store.find(session.id[:4]) == session.id
+    with pytest.raises(UnknownSession, match="Known"):
+        store.find("notes")
+
+
+def test_a_copy_under_another_name_is_not_a_second_session(store: SessionStore, session: Session) -> None:
+    """Two sessions with the same keys would take each other's effects for their own."""
+    session.append(an_attempt())
+    session.close()
+    (store.directory / "ffffffffffff.db").write_bytes(file_of(store).read_bytes())
+
+    with pytest.raises(SessionDamaged, match=f"copy of session '{session.id}'"):
+        store.open("ffffffffffff")
+    assert [s.id for s in store.all() if s.state] == [session.id]
+
+
+def test_the_newest_record_decides_and_not_the_file(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path, filesystem="ext4")
+    for name, at in (("aa", 3e9), ("bb", 2e9), ("cc", 3e9)):
+        with store.create(session=name) as session:
+            session.append(Prompt("p", "x", 1, 0, at), Note("n", "has no time", 0))
+    with store.create(session="dd") as session:
+        session.append(Prompt("p", "x", 1, 0, float("nan")))
+    os.utime(tmp_path / "bb.db", (4e9, 4e9))
+    (tmp_path / "ee.db").write_bytes(b"damaged")
+    os.utime(tmp_path / "ee.db", (2.5e9, 2.5e9))
+
+    assert [(s.id, s.changed_at) for s in store.all()] == [
+        ("cc", 3e9),
+        ("aa", 3e9),
+        ("ee", 2.5e9),
+        ("bb", 2e9),
+        ("dd", 0.0),
+    ]
+
+
 def test_a_deleted_database_stops_the_session_before_anything_else(store: SessionStore, session: Session) -> None:
     file_of(store).unlink()
 
@@ -354,6 +461,66 @@ def test_another_writer_is_noticed(store: SessionStore, session: Session) -> Non
 
         with pytest.raises(StateReplaced, match="another process has written"):
             session.append(an_attempt(1))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM journal WHERE seq = (SELECT max(seq) FROM journal)",
+        "DELETE FROM journal WHERE seq = 3",
+        "DELETE FROM journal",
+        "INSERT INTO journal VALUES (100, 'note', '{}')",
+    ],
+)
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("filesystem", ["ext4", "nfs"])
+def test_records_removed_under_the_run_are_noticed_by_the_next(
+    tmp_path: Path, sql: str, several: bool, filesystem: str
+) -> None:
+    store = SessionStore(tmp_path / "sessions", filesystem=filesystem)
+    with store.create() as session:
+        for epoch in range(1, 5):
+            session.append(an_attempt(epoch))
+        change(store, sql)
+        before = [row[0] for row in _all_rows(store)]
+
+        with pytest.raises(StateReplaced, match="another process has written") as caught:
+            session.append(*[an_attempt(5), an_attempt(6)][: 1 + several])
+
+        assert caught.value.exit_code == 4
+        assert session.state.epoch == 4
+        assert [row[0] for row in _all_rows(store)] == before
+        with pytest.raises(StateError, match="given up"):
+            session.append(an_attempt(7))
+
+
+def test_the_last_record_is_looked_at_in_the_same_statement(store: SessionStore, session: Session) -> None:
+    """Between the look and the write there is no time in which a record could go."""
+    session.append(an_attempt())
+    # On the session's own connection, so that no version tells of it.
+    session._db.execute("DELETE FROM journal WHERE seq = 2")
+
+    with pytest.raises(StateReplaced, match="another process has written"):
+        session.append(an_attempt(2))
+    assert [row[0] for row in _all_rows(store)] == [1]
+
+
+def test_another_program_that_changes_no_record_does_not_stop_the_session(
+    store: SessionStore, session: Session
+) -> None:
+    session.append(an_attempt())
+    change(store, "CREATE TABLE other (x)")
+    session.append(an_attempt(2))
+    with closing(sqlite3.connect(file_of(store))) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    session.append(an_attempt(3), an_attempt(4))
+
+    assert store.read(session.id).epoch == 4
+
+
+def _all_rows(store: SessionStore) -> list[tuple[int, str, str]]:
+    with closing(sqlite3.connect(file_of(store))) as db:
+        return db.execute("SELECT * FROM journal ORDER BY seq").fetchall()
 
 
 def test_a_full_disk_records_nothing_and_stops_the_session(store: SessionStore, session: Session) -> None:
@@ -406,8 +573,28 @@ def test_a_read_only_directory_can_still_be_read(store: SessionStore, session: S
     copy.chmod(0o555)
 
     assert SessionStore(copy).read(session.id).epoch == 1
+    assert [row[1] for row in SessionStore(copy).rows(session.id)] == ["begun", "attempt"]
 
     copy.chmod(0o755)
+
+
+@pytest.mark.parametrize("closed", ["sessions", "sessions/0123456789ab.db"])
+def test_a_closed_place_is_named_with_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str) -> None:
+    SessionStore(tmp_path / "sessions", filesystem="nfs").create(session="0123456789ab").close()
+    for path in (tmp_path, tmp_path / "sessions", *(tmp_path / "sessions").iterdir()):
+        path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / closed).chmod(0)
+    store = SessionStore(Path("sessions"))
+
+    with as_ordinary_user():
+        with pytest.raises(StateReadOnly, match="it belongs to user"):
+            store.read("0123456789ab") if closed.endswith("db") else store.all()
+        if closed.endswith("db"):
+            [listed] = store.all()
+            assert "it belongs to user" in listed.problem
+
+    (tmp_path / closed).chmod(0o755)
 
 
 def test_a_link_in_place_of_a_session_is_refused(store: SessionStore, session: Session) -> None:

@@ -452,3 +452,47 @@ def test_an_environment_that_no_pipe_takes_is_refused_rather_than_waited_for():
 
 def test_the_text_of_the_loader_is_one_program():
     compile(textwrap.dedent(under_test._LOAD_FROM_SOURCE), "loader", "exec")
+
+
+DISGUISES = {
+    "raw": lambda data: data.decode(),
+    "wrapped": lambda data: wrapped(data.decode(), 5),
+    "base64": lambda data: base64.b64encode(b"x" + data).decode(),
+    "base64 over lines": lambda data: wrapped(base64.b64encode(data).decode(), 7),
+    "hex": lambda data: data.hex().upper(),
+    "url": lambda data: urllib.parse.quote(data.decode(), safe=""),
+    "reversed": lambda data: data.decode()[::-1],
+}
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_what_a_cut_leaves_of_a_value_is_hidden_too(disguise: str):
+    """Wherever the cut goes, at most three characters of the value are seen on either side of it."""
+    shown = DISGUISES[disguise](CANARY.encode())
+    plain = "".join(shown.split()).rstrip("=")
+    for at in range(1, len(shown)):
+        before = NAME.redact(f"some words: {shown[:at]}", ends_torn=True)
+        after = NAME.redact(f"{shown[at:]} and more", begins_torn=True)
+        for seen in ("".join(before.split()), "".join(after.split())):
+            parts = [plain[n : n + 6] for n in range(len(plain) - 5)]
+            assert not any(part in seen for part in parts), (at, before, after)
+        assert before.startswith("some words: ")
+        assert after.endswith(" and more")
+
+
+def test_a_text_that_was_not_cut_keeps_what_only_begins_like_a_value():
+    text = f"{CANARY[:10]} or {CANARY[10:]}"
+    assert NAME.redact(text) == text
+    assert NAME.redact(CANARY[-3:] + " a " + CANARY[:3], begins_torn=True, ends_torn=True) == (
+        CANARY[-3:] + " a " + CANARY[:3]
+    )
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-be"])
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_a_value_in_a_file_is_found_however_the_file_is_read(disguise: str, encoding: str):
+    data = b"\x00\xff\x80" + f"before {DISGUISES[disguise](CANARY.encode())} after".encode(encoding)
+    for size in (1, 2, 3, 7, 16, 1 << 20):
+        assert NAME.in_pieces(data[n : n + size] for n in range(0, len(data), size)) == ["NAME"], size
+    assert NAME.in_pieces([b"before", b"after"]) == []
+    assert Secrets({}).in_pieces([data]) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
@@ -14,6 +15,7 @@ import pytest
 
 from endstate_action.system.tree import Change, Scan, StatCache, diff, scan
 from endstate_action.system.tree_cache import Horizon
+from endstate_action.system.tree_format import Directory, Entry, Kind
 from tests.support.trees import Thing, as_ordinary_user, directory, file, hash_of, link, make
 
 
@@ -320,6 +322,86 @@ def test_a_cache_that_cannot_be_kept_is_no_error(tree: Path, tmp_path: Path):
     (tmp_path / "state").write_bytes(b"a file")
     assert_as_if_read(tree, StatCache(tmp_path / "state"))
     assert_as_if_read(tree, StatCache(tmp_path / "state" / "below"))
+
+
+@pytest.mark.parametrize("name", ["tree-{uid}", "tree-{uid}.part", "tree-{uid}.probe"])
+@pytest.mark.parametrize("kind", ["link", "directory", "fifo"])
+def test_what_is_planted_in_the_cache_is_replaced_and_never_followed(tree: Path, tmp_path: Path, name: str, kind: str):
+    precious, planted = tmp_path / "precious", tmp_path / "cache" / name.format(uid=os.geteuid())
+    precious.write_text("mine")
+    planted.parent.mkdir()
+    if kind == "link":
+        planted.symlink_to(precious)
+    elif kind == "fifo":
+        os.mkfifo(planted)
+    else:
+        (planted / "below").mkdir(parents=True)
+    cache = StatCache(tmp_path / "cache")
+    remembered(tree, cache)
+
+    assert precious.read_text() == "mine"
+    [left] = (tmp_path / "cache").iterdir()
+    assert left.is_file()
+    assert not left.is_symlink()
+    assert Scan.load(left) is not None
+
+
+def test_a_cache_behind_a_link_is_neither_read_nor_written(tree: Path, tmp_path: Path):
+    remembered(tree, StatCache(tmp_path / "elsewhere"))
+    kept = {path: path.read_bytes() for path in (tmp_path / "elsewhere").iterdir()}
+    (tmp_path / "cache").symlink_to(tmp_path / "elsewhere")
+    cache = StatCache(tmp_path / "cache" / "below")
+    assert_as_if_read(tree, cache)
+    assert StatCache(tmp_path / "cache").last() is None
+    make(tree, [file(b"a", b"changed")])
+    assert_as_if_read(tree, StatCache(tmp_path / "cache"))
+    assert {path: path.read_bytes() for path in (tmp_path / "elsewhere").iterdir()} == kept
+
+
+def forged(tree: Path, cache: StatCache) -> Path:
+    """Keep a scan that is of another content under the signatures of today's; returns its file."""
+    seen = remembered(tree, cache).root
+    lie = Directory.of({b"a": Entry(Kind.FILE, False, 3, bytes(32))}, seen.children, seen.names, seen.stats)
+    [path] = cache._path.parent.iterdir()
+    Scan(lie, (b".endstate", b".git")).save(path)
+    return path
+
+
+def test_a_cache_that_was_forgotten_is_not_believed_and_written_anew(tree: Path, cache: StatCache, tmp_path: Path):
+    path = forged(tree, cache)
+    assert scan(tree, cache=StatCache(tmp_path / "state" / "cache")).tree_hash != scan(tree).tree_hash
+    doubting = StatCache(tmp_path / "state" / "cache")
+    doubting.forget()
+    assert_as_if_read(tree, doubting)
+    assert Scan.load(path).tree_hash == scan(tree).tree_hash
+
+
+def test_a_cache_that_cannot_be_replaced_is_not_believed(owned: Path):
+    with as_ordinary_user():
+        path = forged(owned, StatCache(Path("state")))
+        path.parent.chmod(0o555)
+        assert_as_if_read(owned, StatCache(Path("state")))
+        path.parent.chmod(0o755)
+
+
+def test_a_forged_file_with_a_true_checksum_is_no_cache(tree: Path, tmp_path: Path):
+    kept = tmp_path / "kept"
+    for body in (b"", b"\xff" * 8, b"\xff" * 80, b"\0" * 8, b"\0" * 8 + b"\1\0\0\0" * 5 + bytes(32)):
+        kept.write_bytes(b"endstate-scan-1\n" + hashlib.sha256(body).digest() + body)
+        assert Scan.load(kept) is None
+
+
+def test_a_scan_that_is_not_what_its_hash_says_is_unsound(tree: Path):
+    true = scan(tree)
+    assert true.is_sound()
+    root = true.root
+    lies = [
+        Directory(root.listing, root.digest, {}),
+        Directory(root.listing, root.digest, {**root.children, b"new": root.children[b"d"]}),
+        Directory(root.listing, root.digest, {**root.children, b"d": Directory.of({}, {})}),
+        Directory(Directory.of({}, root.children).listing, root.digest, root.children),
+    ]
+    assert not any(Scan(lie).is_sound() for lie in lies)
 
 
 def test_a_tree_that_did_not_change_is_not_written_again(tree: Path, cache: StatCache, tmp_path: Path):

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _CONNECT_S = 20.0
 _LONGEST_BACKOFF_S = 60.0
 _LONGEST_PAUSE_S = 120.0
+# The SDK's modules import each other in circles, some on first use; of two threads that enter a circle at
+# different places, the interpreter lets one go on with a module that is half there.
+_loading = threading.Lock()
 
 
 class AnthropicProvider:
@@ -38,6 +41,7 @@ class AnthropicProvider:
         backoff_s: the first pause between two attempts, in seconds; it doubles, with jitter.
         stall_s: how long a connection may be silent, in seconds.
         reply_s: how long one reply may take in all, in seconds.
+        on_retry: told, in a sentence, why a reply is asked for again, and when.
 
     Raises:
         InputError: no usable credential, address, proxy or certificate file.
@@ -59,17 +63,18 @@ class AnthropicProvider:
         backoff_s: float = 1.0,
         stall_s: float = 300.0,
         reply_s: float = 3600.0,
+        on_retry: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._endpoint = Endpoint.checked(api_key, auth_token, base_url, env or {})
         self._sleep, self._clock, self._jitter = sleep, clock, jitter
         self._attempts, self._backoff_s = attempts, backoff_s
         self._stall_s, self._reply_s = stall_s, reply_s
+        self._on_retry = on_retry
         self._client: Anthropic | None = None
-        self._building = threading.Lock()
 
     def warm_up(self) -> None:
         """Load the SDK now, in the calling thread; it takes about a second. May be called from any, repeatedly."""
-        _ = self._sdk().messages
+        self._sdk()
 
     def reply(self, request: Request, on_discard: OnDiscard) -> Reply:
         """Ask until there is a complete reply; see `Provider` for the errors.
@@ -84,13 +89,17 @@ class AnthropicProvider:
                 if attempt >= self._attempts:
                     raise self._unavailable(failure) from failure
                 pause_s = self._pause_s(attempt, failure.pause_s)
+                self._on_retry(
+                    f"No reply from {self._endpoint.host} ({failure}); "
+                    f"attempt {attempt + 1} of {self._attempts} in {pause_s:.0f} s."
+                )
             self._sleep(pause_s)
         raise AssertionError("counting never ends")
 
     def _unavailable(self, last: TryAgain) -> ProviderUnavailable:
         return ProviderUnavailable(
             f"{self._endpoint.host} gave no reply in {self._attempts} attempts (the last: {last}). {KEPT}",
-            hint="Resume later: run again with `--resume`, or re-run the job.",
+            hint="`endstate run --resume` asks again, once the provider can be reached.",
         )
 
     def _pause_s(self, attempt: int, asked_s: float | None) -> float:
@@ -132,6 +141,7 @@ class AnthropicProvider:
 
     @contextmanager
     def _failures_named(self) -> Iterator[None]:
+        self._sdk()
         import anthropic
         import httpx2
 
@@ -160,7 +170,7 @@ class AnthropicProvider:
         )
 
     def _sdk(self) -> Anthropic:
-        with self._building:
+        with _loading:
             if self._client is None:
                 self._client = self._built()
             return self._client
@@ -180,7 +190,7 @@ class AnthropicProvider:
             # A step takes longer than servers keep a connection, and one closed meanwhile costs an attempt.
             limits=httpx2.Limits(max_keepalive_connections=0),
         )
-        return anthropic.Anthropic(
+        client = anthropic.Anthropic(
             api_key=at.api_key,
             auth_token=at.auth_token,
             base_url=at.url,
@@ -189,6 +199,8 @@ class AnthropicProvider:
             max_retries=0,
             open_telemetry=False,
         )
+        _ = client.messages  # loads what it needs on first use
+        return client
 
 
 def _parsed(data: str) -> object:

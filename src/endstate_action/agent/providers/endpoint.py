@@ -46,7 +46,7 @@ class Endpoint:
         if not (key or token):
             raise InputError(
                 "No model was asked: there is no API key.",
-                hint="Pass `anthropic-api-key` (in an action) or set ANTHROPIC_API_KEY (on the command line).",
+                hint="Set ANTHROPIC_API_KEY.",
             )
         address = _address((base_url or "").strip() or DEFAULT_URL)
         return cls(address.geturl(), key, token, _proxy_for(address, env), _certificates(env))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from endstate_action.agent.providers.base import ContextOverflow, ModelUnknown
 from endstate_action.errors import CredentialsRejected, InputError
 
-KEPT = "Nothing of this step was done; what is recorded so far is kept."
+KEPT = "No further call was run; what is recorded so far is kept."
 
 _TRANSIENT = frozenset({408, 409, 425, 429})
 _TOO_LONG = ("prompt is too long", "exceed context limit")
@@ -63,13 +63,14 @@ def verdict(refusal: Refusal) -> Exception:
     if _is_about_money(refusal):
         return InputError(
             f"The provider will not answer for want of credit ({refusal.said}). {KEPT}",
-            hint="Add credit or raise the spend limit with the provider, then resume.",
+            hint="Add credit or raise the spend limit with the provider, then `endstate run --resume`.",
         )
     match refusal.status:
         case 401 | 403:
             return CredentialsRejected(
                 f"The provider does not accept the credentials ({refusal.said}). {KEPT}",
-                hint="Check the API key (`anthropic-api-key`, or ANTHROPIC_API_KEY on the command line), then resume.",
+                hint="Check ANTHROPIC_API_KEY, or ANTHROPIC_AUTH_TOKEN where a token is used; "
+                "then `endstate run --resume`.",
             )
         case 404:
             return _not_found(refusal)
@@ -78,7 +79,7 @@ def verdict(refusal: Refusal) -> Exception:
         case _:
             return InputError(
                 f"The provider refused the request ({refusal.said}). {KEPT}",
-                hint="The provider's words say why; what can be changed for a retry are model, key and base-url.",
+                hint="The provider's words say why; what a retry can change are the key, --model and --base-url.",
             )
 
 
@@ -100,7 +101,7 @@ def _not_found(refusal: Refusal) -> Exception:
         return ModelUnknown(refusal.said)
     return InputError(
         f"There is no Messages API at this address ({refusal.said}). {KEPT}",
-        hint="Check base-url: it ends before `/v1/messages`.",
+        hint="Check --base-url or ANTHROPIC_BASE_URL: it ends before `/v1/messages`.",
     )
 
 

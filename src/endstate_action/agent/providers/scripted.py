@@ -37,6 +37,7 @@ from endstate_action.errors import InputError
 from endstate_action.messages import Block, Usage, text_block
 
 _ENDED = "The script has ended."
+_EXAMPLE = '{"replies": [{"text": "…", "calls": [{"tool": "read", "arguments": {"path": "…"}}]}, {"text": "Done."}]}'
 _NO_TOKENS = Usage()
 _LONGEST_DELAY_S = 3600
 _COUNTS = tuple(f.name for f in fields(Usage))
@@ -114,7 +115,10 @@ def load_script(path: Path) -> Script:
     try:
         value = strict_json(path.read_bytes().decode("utf-8"))
     except OSError as problem:
-        raise _unusable(source, f"it cannot be read ({problem.strerror})") from None
+        raise InputError(
+            f"Nothing was run: the script {source} cannot be read ({problem.strerror}).",
+            hint="Correct the name that --script gives, or make that file readable.",
+        ) from None
     except json.JSONDecodeError as problem:
         raise _unusable(source, f"line {problem.lineno}, column {problem.colno}: {problem.msg}") from None
     except ValueError as problem:
@@ -142,7 +146,7 @@ class _Misplaced(Exception):
 def _unusable(source: str, why: str) -> InputError:
     return InputError(
         f"Nothing was run: the script {source} is not usable: {why}.",
-        hint="Correct the script; its format is in the reference.",
+        hint=f"Correct the script. It looks like this: {_EXAMPLE}",
     )
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from endstate_action.effects import EffectClass, Probe, canonical, digest
 from endstate_action.system.files import Workspace
+from endstate_action.system.redaction import Secrets
 
 ABSENT = "absent"
 
@@ -51,6 +53,10 @@ class CallContext:
     time_left_s: float = 3600.0
     check: Callable[[], None] = lambda: None
     """Raises when this attempt was asked to stop; a tool that may take long calls it now and then."""
+    secrets: Secrets = Secrets({})  # noqa: RUF009  holds no state that could change
+    """What must not be shown. Results are redacted anyway; a tool that cuts a text redacts it before."""
+    interruptible: Callable[[], AbstractContextManager[None]] = nullcontext
+    """A block in which the same may be raised anywhere: for long computing that leaves nothing half done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,8 @@ class Tool(ABC):
     description: ClassVar[str]
     parameters: ClassVar[Mapping[str, Any]]
     """JSON Schema (object, with `properties`, `required`); see `check_arguments` for the subset that is enforced."""
+    examples: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """Arguments of calls that `endstate tools check` may make in a scratch workspace."""
     effect: EffectClass
     runs_in: str = ""
     """Fingerprint of the sandbox that a contained or networked call runs in; empty where it runs in none."""

@@ -7,17 +7,18 @@ changed or staged before the session stays as it was, unless the agent changed i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from endstate_action.agent.tools.base import CallContext, FileChange, Probed, Tool, ToolError
+from endstate_action.agent.tools.text import PIECE_BYTES
 from endstate_action.effects import EffectClass, Probe
 from endstate_action.messages import is_blank, scrub
 from endstate_action.system.files import PathRefused, Workspace
 from endstate_action.system.git import Repository
 from endstate_action.system.git_call import Doubtful, GitError
-from endstate_action.system.git_paths import kind
+from endstate_action.system.git_paths import at, kind
 from endstate_action.system.names import display, parse
 
 TRAILER = "Endstate-Key"
@@ -93,20 +94,25 @@ class GitCommit(Tool):
             self._repository.remove_stale_locks(context.started_at)
             head = self._repository.head()
             paths = self._chosen(arguments, context.workspace, head.commit)
+            _refuse_secrets(message, paths, context)
             trailer = (TRAILER, _trailer_value(context))
             commit = self._repository.commit(paths, message, trailer, context.started_at, head, self._trust)
         return self._outcome(commit)
 
     def probe(self, arguments: Mapping[str, Any], context: CallContext) -> Probed:
         try:
-            found = self._repository.find_by_trailer(TRAILER, self._base)
+            ours = self._made(context) or self._made(context, self._repository.left_behind())
         except GitError:
             return Probed(Probe.UNKNOWN)
-        ours = [(commit, value) for commit, value in found if value.split(" ")[0] == context.key]
         applied = [commit for commit, value in ours if value == _trailer_value(context)]
         if applied:
             return Probed(Probe.APPLIED, self._outcome(applied[0]))
         return Probed(Probe.UNKNOWN if ours else Probe.ABSENT)
+
+    def _made(self, context: CallContext, also: Iterable[str] = ()) -> list[tuple[str, str]]:
+        """The commits, each with its trailer's value, that bear the call's key."""
+        found = self._repository.find_by_trailer(TRAILER, self._base, also)
+        return [(commit, value) for commit, value in found if value.split(" ")[0] == context.key]
 
     def _chosen(self, arguments: Mapping[str, Any], workspace: Workspace, commit: str | None) -> list[bytes]:
         """The paths to commit; refuses by name what cannot be."""
@@ -169,6 +175,33 @@ def _checked_message(arguments: Mapping[str, Any]) -> str:
     if any(line.strip().casefold().startswith(f"{TRAILER.casefold()}:") for line in message.splitlines()):
         raise GitError(f"The message has a line that begins with {TRAILER}:, which marks commits of this tool.")
     return message
+
+
+def _refuse_secrets(message: str, paths: list[bytes], context: CallContext) -> None:
+    """A secret that was committed stays in the history, and goes wherever that is pushed."""
+    secrets = context.secrets
+    told = [("The message", secrets.contains(message))]
+    told += [(display(path), secrets.in_pieces(_pieces(path, context))) for path in paths]
+    found = [f"{where} holds the value of {', '.join(names)}" for where, names in told if names]
+    if found:
+        shown = "; ".join(found[:NAMED_AT_MOST])
+        raise GitError(f"A secret of this run does not belong into a commit. {shown}. Take it out first.")
+
+
+def _pieces(path: bytes, context: CallContext) -> Iterator[bytes]:
+    """All that a commit would take of a path: its name, and a file's content or a link's target."""
+    yield path + b"\0"
+    root = context.workspace.root
+    match kind(root, path):
+        case "link":
+            yield os.fsencode(os.readlink(at(root, path)))
+        case "file":
+            with context.workspace.open(display(path)) as file:
+                while piece := file.read(PIECE_BYTES):
+                    context.check()
+                    yield piece
+        case _:
+            return
 
 
 def _trailer_value(context: CallContext) -> str:

@@ -20,6 +20,7 @@ from endstate_action.effects import EffectClass, digest
 from endstate_action.messages import scrub
 from endstate_action.system.files import ABSENT, Workspace
 from endstate_action.system.names import short
+from endstate_action.system.redaction import Secrets
 
 MAX_BYTES = 10_000_000
 HINT_LINES = 5000
@@ -84,7 +85,7 @@ class Edit(Tool):
         with told():
             path = context.workspace.relative(str(arguments["path"]))
             data = context.workspace.read(path, MAX_BYTES)
-        content = _edited(path, data, old, new, replace_all=bool(arguments.get("replace_all")))
+        content = _edited(path, data, old, new, context.secrets, replace_all=bool(arguments.get("replace_all")))
         return _change(path, digest(data), content)
 
     def run(self, arguments: Mapping[str, Any], context: CallContext, plan: FileChange | None) -> str:
@@ -121,7 +122,7 @@ def _encoded(what: str, text: str, encoding: str) -> bytes:
         ) from None
 
 
-def _edited(path: str, data: bytes, old: str, new: str, *, replace_all: bool) -> bytes:
+def _edited(path: str, data: bytes, old: str, new: str, secrets: Secrets, *, replace_all: bool) -> bytes:
     decoded = decode(data)
     if decoded is None:
         raise ToolError(f"{path} was not changed: it is a binary file.")
@@ -130,7 +131,7 @@ def _edited(path: str, data: bytes, old: str, new: str, *, replace_all: bool) ->
         _encoded(what, given, decoded[1])
     places = list(_places(text.seen, old))
     if not places:
-        raise ToolError(f"{path} was not changed: `old` is not in it. {_hint(text.seen, old)}")
+        raise ToolError(f"{path} was not changed: `old` is not in it. {_hint(text.seen, old, secrets)}")
     if not replace_all:
         _refuse_a_choice(path, text.seen, old, places)
     return "".join(text.with_replaced(places, old, new)).encode(decoded[1])
@@ -207,7 +208,7 @@ def _refuse_a_choice(path: str, text: str, old: str, places: list[int]) -> None:
     )
 
 
-def _hint(text: str, old: str) -> str:
+def _hint(text: str, old: str, secrets: Secrets) -> str:
     """What may have been meant: the same lines with other white space, or one line that is like the first."""
     wanted = old.strip().splitlines() or [""]
     if all(re.match(r"\s*\d+\t", line) for line in wanted):
@@ -220,5 +221,5 @@ def _hint(text: str, old: str) -> str:
     near = difflib.get_close_matches(sought[0][:HINT_CHARACTERS], [line[:HINT_CHARACTERS] for line in present], 1)
     if near and near[0]:
         at = next(n for n, line in enumerate(present, 1) if line.startswith(near[0]))
-        return f"The nearest is line {at}: {short(near[0])}"
+        return f"The nearest is line {at}: {short(secrets.redact(present[at - 1])[:HINT_CHARACTERS])}"
     return "Read the file again."

@@ -10,8 +10,8 @@ import stat
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, ClassVar
@@ -23,6 +23,7 @@ from endstate_action.agent.tools.window import LINE_CHARACTERS, OUTPUT_BYTES, sh
 from endstate_action.effects import EffectClass
 from endstate_action.messages import scrub
 from endstate_action.system.files import Entry, PathRefused, Workspace
+from endstate_action.system.redaction import Secrets
 
 MAX_PATHS = 1000
 SEARCHED_LINE_BYTES = 64 * 1024
@@ -61,7 +62,8 @@ class Read(Tool):
                 inside = os.path.normpath(f"{workspace.relative(path)}/*")
                 raise ToolError(f"{workspace.relative(path)} is a directory. List it with glob {inside}")
             with workspace.open(path) as file:
-                return scrub(show(workspace.relative(path), file, arguments.get("offset"), arguments.get("limit")))
+                name, offset, limit = workspace.relative(path), arguments.get("offset"), arguments.get("limit")
+                return scrub(show(name, file, offset, limit, context.secrets))
 
 
 class Glob(Tool):
@@ -128,11 +130,11 @@ class Grep(Tool):
         wanted = str(arguments.get("glob", "**"))
         expression = _compiled(str(arguments["pattern"]), ignore_case=bool(arguments.get("ignore_case")))
         budget = max(0.05, min(SEARCH_S, context.time_left_s))
-        search = _Search(context.workspace, expression, time.monotonic() + budget)
+        search = _Search(context.workspace, expression, time.monotonic() + budget, context.secrets)
         with told():
             chosen = PathPattern.parse(wanted if "/" in wanted else f"**/{wanted}", context.workspace)
             try:
-                with _stopped_after(budget):
+                with _stopped_after(budget, context.interruptible):
                     search.run(chosen)
             except _TooLong:
                 search.stopped = f"the search was stopped after {budget:.3g} s; use a simpler pattern or fewer files"
@@ -154,26 +156,35 @@ class _TooLong(Exception):
 
 
 @contextmanager
-def _stopped_after(seconds: float) -> Iterator[None]:
+def _stopped_after(seconds: float, interruptible: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
     """Raise `_TooLong` once this process has computed for so long, even inside one regular expression.
 
     The engine looks for signals while it backtracks, which nothing else can stop it from doing for
     ever. Only the main thread gets signals; elsewhere only the check between lines ends a search.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        with interruptible():
+            yield
         return
-    before = signal.signal(signal.SIGVTALRM, _raise_too_long)
+    searching = False
+
+    def too_long(_number: int, _frame: FrameType | None) -> None:
+        # Raised in the leaving of a block, it would leave that half done.
+        if searching:
+            raise _TooLong
+
+    before = signal.signal(signal.SIGVTALRM, too_long)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
-        yield
+        with interruptible():
+            searching = True
+            try:
+                yield
+            finally:
+                searching = False
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
-
-
-def _raise_too_long(_number: int, _frame: FrameType | None) -> None:
-    raise _TooLong
 
 
 @dataclass(slots=True)
@@ -181,6 +192,7 @@ class _Search:
     workspace: Workspace
     expression: re.Pattern[str]
     deadline: float
+    secrets: Secrets
     rows: list[str] = field(default_factory=list)
     room: int = OUTPUT_BYTES
     binary: int = 0
@@ -207,13 +219,13 @@ class _Search:
             self.unreadable += 1
 
     def _lines(self, path: str, file: io.BufferedReader) -> None:
-        for number, (line, _) in enumerate(lines(file, SEARCHED_LINE_BYTES), 1):
+        for number, (line, cut) in enumerate(lines(file, SEARCHED_LINE_BYTES), 1):
             if time.monotonic() > self.deadline:
                 raise _TooLong
             text = _text(line)
             found = self.expression.search(text)
             if found:
-                row = f"{path}:{number}:{_around(text, found.start())}"
+                row = f"{path}:{number}:{_around(text, found.start(), cut, self.secrets)}"
                 self.room -= len(row.encode("utf-8", "replace")) + 1
                 if self.room < 0:
                     self.stopped = "more lines match; narrow the pattern or the glob"
@@ -237,8 +249,11 @@ def _text(line: bytes) -> str:
         return line.decode("latin-1")
 
 
-def _around(text: str, at: int) -> str:
-    """The line, or as much of it as is shown, with the match in sight."""
+def _around(text: str, at: int, cut: bool, secrets: Secrets) -> str:
+    """The line, or as much of it as is shown, with the match in sight; `cut` says that there is more of it."""
+    if len(text) > SHOWN_LINE_CHARACTERS:
+        # Redacted before it is cut, which moves the match.
+        text, at = secrets.redact(text, ends_torn=cut), len(secrets.redact(text[:at], ends_torn=True))
     start = max(0, min(at - SHOWN_LINE_CHARACTERS // 4, len(text) - SHOWN_LINE_CHARACTERS))
     end = start + SHOWN_LINE_CHARACTERS
     return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")

@@ -16,6 +16,7 @@ from endstate_action.agent.tools.base import CallContext, FileChange, Tool, Tool
 from endstate_action.effects import EffectClass
 from endstate_action.messages import is_blank
 from endstate_action.system.process import Finished, decode, run
+from endstate_action.system.redaction import Secrets
 from endstate_action.system.sandbox import NotStarted, Sandbox
 
 DEFAULT_TIMEOUT_S = 120
@@ -114,9 +115,10 @@ class Bash(Tool):
             raise ToolError(f"The command was not run. {error}") from error
         except OSError as error:
             raise ToolError(f"The command was not run: the shell could not be started ({error.strerror}).") from error
+        told = _told(finished, limit_s, context.secrets)
         if finished.timed_out:
-            raise ToolError(_told(finished, limit_s))
-        return _told(finished, limit_s)
+            raise ToolError(told)
+        return told
 
     def _run(self, argv: list[str], context: CallContext, limit_s: float) -> Finished:
         if self.sandbox is not None:
@@ -151,9 +153,9 @@ def _shell() -> str:
     return next((path for path in _SHELLS if os.access(path, os.X_OK)), _SHELLS[-1])
 
 
-def _told(finished: Finished, limit_s: float) -> str:
+def _told(finished: Finished, limit_s: float, secrets: Secrets) -> str:
     """The output, then one line on each thing that the model should know about it."""
-    text, replaced, left_out = decode(finished.output)
+    text, replaced, left_out = decode(finished.output, secrets)
     lines = [] if is_blank(text) else [text.rstrip("\n")]
     lines.append(f"({_ending(finished, limit_s, silent=not lines)})")
     if left_out:

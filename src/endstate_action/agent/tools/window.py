@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
 
 from endstate_action.agent.tools.base import ToolError
 from endstate_action.agent.tools.text import PIECE_BYTES, Survey, describe, lines, survey
+from endstate_action.system.redaction import Secrets
 
 OUTPUT_BYTES = 64 * 1024
 HEAD_BYTES = 48 * 1024
 TAIL_BYTES = OUTPUT_BYTES - HEAD_BYTES
 LINE_CHARACTERS = 2000
 
+_Row = Callable[[int, bytes, bool], str]
+"""Makes what is shown of a line from its number, its bytes, and whether they are only its beginning."""
 
-def show(path: str, file: io.BufferedReader, offset: int | None, limit: int | None) -> str:
+
+def show(path: str, file: io.BufferedReader, offset: int | None, limit: int | None, secrets: Secrets) -> str:
     """The file as the model sees it: `limit` lines from line `offset` on, or beginning and end.
 
     Raises:
@@ -29,22 +34,25 @@ def show(path: str, file: io.BufferedReader, offset: int | None, limit: int | No
     if first > found.lines:
         raise ToolError(f"{path} has {found.lines} lines, so there is nothing at line {first}.")
     asked = offset is not None or limit is not None
-    rows = _window(file, found, first, limit, OUTPUT_BYTES if asked else HEAD_BYTES)
+    row = _rows_of(found.encoding, secrets)
+    rows = _window(file, found, first, limit, OUTPUT_BYTES if asked else HEAD_BYTES, row)
     next_line = first + len(rows)
     if asked and next_line <= found.lines:
         rows.append(f"[{found.lines - next_line + 1} more lines; continue with offset {next_line}]")
     if not asked:
-        rows += _end(file, found, next_line)
+        rows += _end(file, found, next_line, row)
     return "\n".join(rows + _notes(found))
 
 
-def _window(file: io.BufferedReader, found: Survey, first: int, limit: int | None, budget: int) -> list[str]:
+def _window(
+    file: io.BufferedReader, found: Survey, first: int, limit: int | None, budget: int, shown: _Row
+) -> list[str]:
     """Numbered lines from `first` on: `limit` of them, and at least one, while they fit in `budget` bytes."""
     file.seek(3 if found.has_mark else 0)
     _skip_lines(file, first - 1)
     rows: list[str] = []
     for number, (line, cut) in enumerate(lines(file, 4 * LINE_CHARACTERS), first):
-        row = _row(number, line, cut, found.encoding)
+        row = shown(number, line, cut)
         budget -= len(row.encode()) + 1
         if len(rows) == limit or (rows and budget < 0):
             break
@@ -63,7 +71,7 @@ def _skip_lines(file: io.BufferedReader, count: int) -> None:
             file.seek(at - len(piece), os.SEEK_CUR)
 
 
-def _end(file: io.BufferedReader, found: Survey, first: int) -> list[str]:
+def _end(file: io.BufferedReader, found: Survey, first: int, shown: _Row) -> list[str]:
     """The last lines of a long file, from line `first` at the earliest, after a word on what lies before."""
     if first > found.lines:
         return []
@@ -73,7 +81,7 @@ def _end(file: io.BufferedReader, found: Survey, first: int) -> list[str]:
     rows: list[str] = []
     budget, number = TAIL_BYTES, found.lines
     while last and number >= first:
-        row = _row(number, *last.pop(), found.encoding)
+        row = shown(number, *last.pop())
         budget -= len(row.encode()) + 1
         if budget < 0:
             break
@@ -84,11 +92,15 @@ def _end(file: io.BufferedReader, found: Survey, first: int) -> list[str]:
     return [gap, *rows] if number >= first else rows
 
 
-def _row(number: int, line: bytes, cut: bool, encoding: str | None) -> str:
-    text = line.decode(encoding or "latin-1", "ignore")
-    if cut or len(text) > LINE_CHARACTERS:
-        text = f"{text[:LINE_CHARACTERS]} [the line goes on]"
-    return f"{number:>6}\t{text}"
+def _rows_of(encoding: str, secrets: Secrets) -> _Row:
+    def row(number: int, line: bytes, cut: bool) -> str:
+        text = line.decode(encoding, "ignore")
+        if cut or len(text) > LINE_CHARACTERS:
+            # Redacted before it is cut: of half a secret nobody could tell what it is.
+            text = f"{secrets.redact(text, ends_torn=cut)[:LINE_CHARACTERS]} [the line goes on]"
+        return f"{number:>6}\t{text}"
+
+    return row
 
 
 def _notes(found: Survey) -> list[str]:

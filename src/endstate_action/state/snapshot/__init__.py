@@ -11,6 +11,7 @@ not part of it. A restored workspace is not synced: after a power cut it must be
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,10 +31,14 @@ from endstate_action.state.snapshot.compare import (
     load,
     save,
 )
+from endstate_action.state.snapshot.left_out import is_newer, too_much
+from endstate_action.state.snapshot.listing import tree_of
 from endstate_action.state.snapshot.meta import Meta, describe
-from endstate_action.state.snapshot.objects import ObjectStore, writing
+from endstate_action.state.snapshot.objects import ObjectStore
+from endstate_action.state.snapshot.refusals import writing
 from endstate_action.state.snapshot.restore import Journal, Restoring
-from endstate_action.state.snapshot.walk import Keeper, is_newer, too_much, tree_of
+from endstate_action.state.snapshot.walk import Keeper
+from endstate_action.system import own_files
 from endstate_action.system.names import components, display, parse, short
 from endstate_action.system.tree_cache import StatCache
 from endstate_action.system.tree_format import Change, Directory, Scan
@@ -254,7 +259,11 @@ class SnapshotStore:
         last = None if full_rehash else self._last or self._cache.last()
         before = last.root if last else None
         hidden = Paths.of((*self._excluded, *left_alone))
-        scan = self._scan_once(hidden, before)
+        try:
+            scan = self._scan_once(hidden, before)
+        except (ValueError, struct.error):
+            # The cache file is not what it was when it was written.
+            scan = self._scan_once(hidden, None)
         for _ in range(SCANS - 1):
             if scan.unstable:
                 scan = self._scan_once(hidden, scan.root)
@@ -274,8 +283,7 @@ class SnapshotStore:
         if taken.exact or (mark.exists() and not again):
             return
         with writing("When the snapshot was taken was not noted"):
-            mark.parent.mkdir(mode=0o700, exist_ok=True)
-            mark.write_bytes(b"now")
+            own_files.put(mark, b"now")
 
     def _changed(self, target: Content) -> list[str]:
         """What was left out and, as far as can be told, is not what it was when the snapshot was taken."""

@@ -12,9 +12,10 @@ from functools import cached_property
 from typing import Literal
 
 from endstate_action.errors import SnapshotDamaged
+from endstate_action.state.snapshot.left_out import is_within
+from endstate_action.state.snapshot.listing import git_tree
 from endstate_action.state.snapshot.meta import Meta, decode, is_plain
-from endstate_action.state.snapshot.objects import EXECUTABLE, FILE, TREE, ObjectStore
-from endstate_action.state.snapshot.walk import git_tree, is_within
+from endstate_action.state.snapshot.objects import EXECUTABLE, FILE, TREE, Entry, ObjectStore
 from endstate_action.system.names import display
 from endstate_action.system.tree_format import Change
 from endstate_action.system.tree_walk import Paths
@@ -97,10 +98,10 @@ def save(objects: ObjectStore, tree: str, meta: Meta, git: str) -> str:
     return objects.write("tree", git_tree((name, mode, bytes.fromhex(part)) for name, mode, part in parts))
 
 
-def things(objects: ObjectStore, content: Content, directory: bytes, tree: str) -> Mapping[bytes, Thing]:
-    """What is in the directory, whose tree is `tree` (empty: it has none), by name."""
+def _things(content: Content, directory: bytes, entries: Iterable[Entry]) -> Mapping[bytes, Thing]:
+    """What is in the directory, whose tree has these entries, by name."""
     found = {}
-    for entry in objects.tree_entries(tree) if tree else ():
+    for entry in entries:
         path = join(directory, entry.name)
         if b"/" in entry.name or not is_plain(entry.name) or entry.name in found:
             raise damaged(content.root, f"holds the name {display(entry.name)[:200]!r}")
@@ -131,8 +132,12 @@ def compare(objects: ObjectStore, old: Content | None, new: Content) -> Iterator
         directory, was, now = pending.pop()
         if prune and was == now and directory not in marked:
             continue
-        before = things(objects, old, directory, was) if old and was is not None else _EMPTY
-        after = things(objects, new, directory, now) if now is not None else _EMPTY
+        left_entries = objects.tree_entries(was) if was else []
+        right_entries = objects.tree_entries(now) if now else []
+        if prune and directory not in marked:
+            left_entries, right_entries = _without_common(left_entries, right_entries)
+        before = _things(old, directory, left_entries) if old and was is not None else _EMPTY
+        after = _things(new, directory, right_entries) if now is not None else _EMPTY
         for name in sorted(before.keys() | after.keys()):
             path, left, right = join(directory, name), before.get(name), after.get(name)
             if right and right.kind == "left":
@@ -141,6 +146,12 @@ def compare(objects: ObjectStore, old: Content | None, new: Content) -> Iterator
                 yield Difference(path, left, right)
             if _tree(left) is not None or _tree(right) is not None:
                 pending.append((path, _tree(left), _tree(right)))
+
+
+def _without_common(left: list[Entry], right: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+    # Of most directories all but a few entries are the same; what is in both needs no look.
+    common = set(left).intersection(right)
+    return [e for e in left if e not in common], [e for e in right if e not in common]
 
 
 def _differs(left: Thing | None, right: Thing | None) -> bool:

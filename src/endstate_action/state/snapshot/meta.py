@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from endstate_action.effects import canonical
-from endstate_action.state.snapshot.walk import (
+from endstate_action.state.snapshot.listing import (
     DIRECTORIES,
     EXECUTABLES,
     FILES,

@@ -14,21 +14,20 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
-import secrets
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from endstate_action.errors import DiskFull, SnapshotDamaged, StateError, StateReadOnly
+from endstate_action.errors import SnapshotDamaged
+from endstate_action.state.snapshot import base
+from endstate_action.state.snapshot.layout import lay_out
 from endstate_action.state.snapshot.packed import PIECE_BYTES, Pack, PackDamaged
 from endstate_action.state.snapshot.packing import entry, write_pack
+from endstate_action.state.snapshot.refusals import writing
 from endstate_action.system.durable import start_writing, sync
-from endstate_action.system.files import atomic_write
 from endstate_action.system.git_call import TIMEOUT_S, Git, GitError
 from endstate_action.system.process import Completed, capture
 
@@ -37,40 +36,6 @@ Kind = Literal["blob", "tree", "commit"]
 TREE, LINK, FILE, EXECUTABLE = 0o40000, 0o120000, 0o100644, 0o100755
 """The modes of a tree's entries; `GITLINK` occurs in the project's trees only."""
 GITLINK = 0o160000
-
-_CONFIG = """\
-[core]
-\trepositoryformatversion = {version}
-\tbare = false
-\tfilemode = true
-\tsymlinks = true
-\tignorecase = false
-\tprecomposeunicode = false
-\tautocrlf = false
-\tsafecrlf = false
-\teol = lf
-\tfsmonitor = false
-\tuntrackedCache = false
-\thooksPath = /dev/null
-\tattributesFile = /dev/null
-\texcludesFile = /dev/null
-\tprotectNTFS = false
-\tprotectHFS = false
-\ttrustctime = true
-\tcheckStat = default
-\tlooseCompression = 1
-\tlogAllRefUpdates = false
-[gc]
-\tauto = 0
-[maintenance]
-\tauto = false
-[protocol]
-\tallow = never
-[safe]
-\tdirectory = *
-"""
-_SHA256 = "[extensions]\n\tobjectFormat = sha256\n"
-_ATTRIBUTES = b"* -text !eol -ident !filter !working-tree-encoding !crlf !diff !merge\n"
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -87,8 +52,7 @@ class FileChanged(Exception):
     """A file did not hold as many bytes as it was said to; nothing was written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One name in a tree. `mode` is `TREE`, `LINK`, `FILE`, `EXECUTABLE` or `GITLINK`."""
 
     mode: int
@@ -132,7 +96,7 @@ class ObjectStore:
         user = Git.for_user((workspace or path).absolute(), self.path, env)
         self._git = user.closed({}, "all") if user else None
         with writing("The snapshot store was not made"):
-            self.identity = self._make()
+            self.identity = lay_out(self.path, object_format)
 
     @property
     def has_git(self) -> bool:
@@ -254,92 +218,12 @@ class ObjectStore:
             raise GitError(f"git {argv[0]} did not work: {error}") from error
 
     def import_base(self, repository_git_dir: Path, commit: str) -> None:
-        """Keep a commit of the project with all its content, so that it no longer depends on the project's objects.
-
-        A depth-1 checkout is enough, since what came before the commit is not kept. Of a partial clone what is
-        there is kept; `is_whole` tells. May be called again: a base that is there is left as it is.
-
-        Raises:
-            StateError: the repository has no such commit, or git failed.
-        """
-        mark = self._mark(commit)
-        if mark.exists():
-            return
-        self._forget_parents(commit)
-        objects = _common_dir(repository_git_dir) / "objects"
-        for left in (self.path / "objects" / "pack").glob("tmp_*"):
-            left.unlink(missing_ok=True)
-        # Whole objects: one revision holds few alike, and they can be read here, piece by piece, without git.
-        options = ("--revs", "--no-reuse-delta", "--window=0", "--missing=allow-any")
-        try:
-            done = self.git(
-                *("pack-objects", "-q", *options, f"{self._objects}/pack/pack"),
-                input=f"{commit}\n".encode(),
-                extra_env={"GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(objects)},
-            )
-            said = done.stderr.decode("utf-8", "replace").strip() if done.returncode else ""
-        except GitError as error:
-            said = str(error)
-        if said or self.missing([commit]):
-            raise StateError(
-                f"The base commit {commit[:12]} was not copied: {said or 'the repository does not have it.'} "
-                "Nothing was run.",
-                hint="Check that the repository is whole (`git fsck`) and that git can be started.",
-            )
-        whole = not self.missing(self._content_of(commit))
-        with writing("The base commit was not noted"):
-            mark.parent.mkdir(exist_ok=True)
-            atomic_write(mark, b"whole\n" if whole else b"partial\n")
+        """Keep a commit of the project; see `base.import_base`."""
+        base.import_base(self, repository_git_dir, commit)
 
     def is_whole(self, commit: str) -> bool:
         """Whether `import_base` found all content of the commit."""
-        try:
-            return self._mark(commit).read_bytes() == b"whole\n"
-        except OSError:
-            return False
-
-    def _mark(self, commit: str) -> Path:
-        if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
-            raise StateError(f"{commit[:80]!r} is no commit id. Nothing was copied.")
-        return self.path / "base" / commit
-
-    def _forget_parents(self, commit: str) -> None:
-        shallow = self.path / "shallow"
-        known = shallow.read_bytes() if shallow.exists() else b""
-        if commit.encode() not in known.split():
-            with writing("The base commit was not noted"):
-                atomic_write(shallow, known + commit.encode() + b"\n")
-
-    def _content_of(self, commit: str) -> Iterator[str]:
-        """All trees and blobs; a tree that is missing is named, what it holds is not."""
-        _, text = self.read(commit)
-        pending = [text[5 : text.index(b"\n")].decode()]
-        while pending:
-            tree = pending.pop()
-            yield tree
-            if not self.missing([tree]):
-                entries = self.tree_entries(tree)
-                pending += [entry.id for entry in entries if entry.mode == TREE]
-                yield from (entry.id for entry in entries if entry.mode not in (TREE, GITLINK))
-
-    def _make(self) -> str:
-        """The store's layout; returns a text that no other store has."""
-        mark = self.path / "endstate-store"
-        for name in ("objects/pack", "objects/info", "refs", "info"):
-            (self.path / name).mkdir(parents=True, exist_ok=True)
-        is_sha256 = self.object_format == "sha256"
-        config = _CONFIG.format(version=1 if is_sha256 else 0) + (_SHA256 if is_sha256 else "")
-        if mark.exists() and (self.path / "config").read_text() != config:
-            raise StateError(
-                f"The snapshot store {self.path} has another object format than the repository ({self.object_format}).",
-                hint="Remove the state directory to begin anew; what it holds belongs to another repository.",
-            )
-        if not mark.exists():
-            (self.path / "info" / "attributes").write_bytes(_ATTRIBUTES)
-            (self.path / "HEAD").write_text("ref: refs/heads/none\n")
-            (self.path / "config").write_text(config)
-            atomic_write(mark, secrets.token_hex(16).encode())
-        return str(mark.read_text())
+        return base.is_whole(self, commit)
 
     def _holds(self, name: str) -> bool:
         """Whether it is there and sound, so that it need not be written."""
@@ -536,38 +420,6 @@ def _damaged(name: str, how: str) -> SnapshotDamaged:
     )
 
 
-@contextmanager
-def writing(what: str) -> Iterator[None]:
-    """What the disk refuses becomes an error for the user; `what` did not happen."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(
-                f"{what}: the disk is full. What was recorded before is whole.",
-                hint="Free some space on the workspace's disk and run again with --resume.",
-            ) from error
-        kind = StateReadOnly if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else StateError
-        raise kind(
-            f"{what}: {error.strerror or error}. What was recorded before is whole.",
-            hint="The state directory must be writable and on a sound disk.",
-        ) from error
-
-
-def _common_dir(git_dir: Path) -> Path:
-    """Where the objects are: in a linked work tree, elsewhere."""
-    try:
-        return git_dir / os.fsdecode((git_dir / "commondir").read_bytes().rstrip(b"\n"))
-    except OSError:
-        return git_dir
-
-
 def _chained(parts: Iterable[Mapping[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
     for part in parts:
         yield from part.items()
-
-
-def _quoted(path: Path) -> str:
-    """As git reads one path out of a list that is separated by colons."""
-    text = os.fspath(path.resolve())
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

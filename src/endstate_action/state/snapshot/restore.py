@@ -19,8 +19,8 @@ from pathlib import Path
 from endstate_action.effects import canonical
 from endstate_action.errors import DiskFull, NotRestored
 from endstate_action.state.snapshot.compare import Content, Difference, Thing, damaged
+from endstate_action.state.snapshot.left_out import above
 from endstate_action.state.snapshot.objects import ObjectStore
-from endstate_action.state.snapshot.walk import above
 from endstate_action.system.files import atomic_write
 from endstate_action.system.names import display, short
 from endstate_action.system.tree_walk import DIRECTORY

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from endstate_action.errors import SnapshotDamaged, StateError
+from endstate_action.state.snapshot.base import content_of
 from endstate_action.state.snapshot.objects import FileChanged, ObjectStore
 from endstate_action.state.snapshot.packed import PackDamaged, _apply
 from endstate_action.system.git_call import GitError
@@ -282,7 +283,7 @@ def test_of_a_partial_clone_the_base_keeps_what_is_there(tmp_path: Path):
     store.import_base(clone / ".git", base)
     assert not store.is_whole(base)
     assert git(store, "cat-file", "blob", f"{base}:a.txt") == b"three\n"
-    assert len(store.missing(store._content_of(base))) == 1
+    assert len(store.missing(content_of(store, base))) == 1
 
 
 def test_a_linked_work_tree_has_its_base_too(tmp_path: Path):
@@ -404,3 +405,41 @@ def test_a_full_disk_is_said_and_what_was_synced_stays(tmp_path: Path):
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
     assert done.stdout == "refused\n", done.stderr
+
+
+WRITTEN = """
+import sys
+from pathlib import Path
+from endstate_action.state.snapshot.objects import ObjectStore
+store = ObjectStore(Path(sys.argv[1], "store"))
+store.write("blob", b"small")
+with open(sys.argv[2], "rb") as file:
+    large = store.write_file(file.fileno(), 2 << 20)
+store.sync()
+print(large)
+"""
+
+
+def test_what_was_synced_survives_a_power_cut(tmp_path: Path):
+    """As far as the order of system calls can show it: content before its name, then the name."""
+    if shutil.which("strace") is None:
+        pytest.skip("there is no strace here")
+    (tmp_path / "large").write_bytes(bytes(2 << 20))
+    traced = ["strace", "-f", "-y", "-o", str(tmp_path / "trace"), "-e", "trace=fsync,rename"]
+    command = [*traced, sys.executable, "-c", WRITTEN, str(tmp_path), str(tmp_path / "large")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0 and "ptrace" in done.stderr:
+        pytest.skip(f"nothing can be traced here: {done.stderr.strip()}")
+    large, calls = done.stdout.strip(), (tmp_path / "trace").read_text().split("\n")
+
+    def when(call: str, path: str) -> int:
+        return max(number for number, line in enumerate(calls) if call in line and path in line)
+
+    folder = str(tmp_path / "store" / "objects" / "pack")
+    for kind in ("pack", "idx"):
+        part = f"{folder}/tmp_endstate.{kind}"
+        assert when("fsync", f"<{part}>") < when("rename", f'"{part}"') < when("fsync", f"<{folder}>")
+    place = str(tmp_path / "store" / "objects" / large[:2])
+    assert when("fsync", f"<{place}/{large[2:]}>") < when("fsync", f"<{place}>")
+    assert when("fsync", f"<{tmp_path}/store/objects>")

@@ -21,8 +21,9 @@ import pytest
 from endstate_action.config import SnapshotLimits
 from endstate_action.errors import InputError, NotRestored, SnapshotDamaged
 from endstate_action.state.snapshot import SnapshotStore
-from endstate_action.state.snapshot.compare import save
+from endstate_action.state.snapshot.compare import Difference, Thing, load, save
 from endstate_action.state.snapshot.meta import Meta
+from endstate_action.state.snapshot.restore import Restoring
 from endstate_action.system.process import fork
 from endstate_action.system.tree_format import Change
 from tests.support.nasty import add_socket, furnish, outside_picture, ruin
@@ -108,6 +109,30 @@ def test_what_root_restores_belongs_to_the_workspaces_owner():
         store.restore(root)
         owners = {path.name: path.lstat().st_uid for path in place.root.rglob("*") if ".endstate" not in path.parts}
         assert owners == dict.fromkeys(("d", "e", "f", "g", "l", "p"), 65534)
+
+
+@pytest.mark.parametrize("path", [b"d/file", b"d/inner/file"])
+def test_nothing_is_written_removed_or_made_through_a_link(place: Place, tmp_path: Path, path: bytes):
+    """Even where the link was not there yet when the differences were found."""
+    outside = tmp_path / "outside"
+    (outside / "inner").mkdir(parents=True)
+    for name in ("file", "inner/file"):
+        (outside / name).write_text("outside")
+        (outside / name).chmod(0o644)
+    store, objects = place.store(), place.objects()
+    target = load(objects, store.take().root)
+    (place.root / "d").symlink_to(outside)
+    file = Thing("file", 0o600, objects.write("blob", b"new"))
+    other_mode, folder = Thing("file", 0o644, file.id), Thing("directory", 0o700)
+    for old, new in ((None, file), (file, None), (file, folder), (None, folder), (other_mode, file)):
+        restoring = Restoring(objects, place.root, objects.path / "restore")
+        with restoring.prepared([Difference(path, old, new)], target, (), "x") as work, pytest.raises(NotRestored):
+            work.run()
+        assert {str(p.relative_to(outside)): p.read_text() for p in outside.rglob("*") if p.is_file()} == {
+            "file": "outside",
+            "inner/file": "outside",
+        }
+        assert [stat.S_IMODE((outside / name).stat().st_mode) for name in ("file", "inner/file")] == [0o644] * 2
 
 
 SWAPS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
@@ -338,7 +363,7 @@ def test_another_object_is_no_snapshot(place: Place):
             store.restore(name)
 
 
-HOSTILE = {
+HOSTILE: dict[str, list[tuple[int, bytes, bytes | None]]] = {
     "above": [(0o100644, b"..", b"x")],
     "slash": [(0o100644, b"a/../../x", b"x")],
     "absolute": [(0o100644, b"/abs", b"x")],

@@ -6,8 +6,10 @@ import json
 import mmap
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from endstate_action.errors import StateError
 from endstate_action.state.snapshot import ObjectStore, SnapshotStore
 from endstate_action.state.snapshot.compare import load
 from endstate_action.state.snapshot.meta import Meta, decode
+from endstate_action.system.process import fork
+from endstate_action.system.tree_format import Scan
 from tests.support.repos import Repo
 from tests.support.trees import _socket as make_socket
 from tests.support.trees import a_deep_place, as_ordinary_user, dig
@@ -457,6 +461,18 @@ def test_a_store_that_was_made_anew_holds_everything_again(place: Place, repo: R
     store.verify(store.take().root)
 
 
+@pytest.mark.parametrize("listing", [b"", b"\xff" * 40, b"\x00\x00\x00\x00\x00\x00Xxxxxxxx"])
+def test_a_cache_that_says_nonsense_costs_a_full_scan(place: Place, listing: bytes):
+    (place.root / "f").write_text("x")
+    store = place.store()
+    settled(place, store)
+    taken, cache = store.take(), next(place.state.glob("cache/snapshot-*/tree-*"))
+    kept = Scan.load(cache)
+    assert kept is not None
+    Scan(replace(kept.root, listing=listing, stats=b"", names=b"")).save(cache)
+    assert place.store().take() == taken
+
+
 def churn(stop: threading.Event, change: Callable[[int], None]) -> None:
     number = 0
     while not stop.is_set() and number < 1_000_000:
@@ -509,29 +525,57 @@ def test_files_that_come_and_go_stop_nothing(place: Place):
     assert len(listed(place, place.store().take().tree)) == 200
 
 
+def test_a_tree_that_changed_once_is_looked_at_again(place: Place):
+    """In a process of its own, where the first looks at the file each find it changed meanwhile."""
+    (place.root / "log").write_bytes(b"x")
+    (place.root / "other").write_bytes(b"y")
+
+    def story() -> None:
+        left = 3
+
+        def meddle(event: str, arguments: tuple[object, ...]) -> None:
+            nonlocal left
+            if event == "open" and arguments[0] == "log" and left > 0:
+                left -= 1
+                with open(place.root / "log", "ab") as file:
+                    file.write(b"x")
+
+        sys.addaudithook(meddle)
+        taken = place.store().take()
+        os._exit(0 if taken.exact and left == 0 and content(place, taken.tree, "log") == b"xxxx" else 1)
+
+    assert os.waitpid(fork(story), 0)[1] == 0
+
+
 def test_a_directory_that_turns_into_a_link_leads_nowhere(place: Place, tmp_path: Path):
+    """In a process of its own, where it turns just before it is opened."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").write_text("OUTSIDE")
-    (place.root / "d").mkdir()
-    (place.root / "d" / "file").write_text("inside")
-    stop = threading.Event()
+    for path in ("d/e", "f"):
+        (place.root / path).mkdir(parents=True)
+        (place.root / path / "file").write_text("inside")
 
-    def swap(_: int) -> None:
-        os.rename(place.root / "d", tmp_path / "kept")
-        os.symlink(tmp_path / "outside", place.root / "d")
-        os.unlink(place.root / "d")
-        os.rename(tmp_path / "kept", place.root / "d")
+    def story() -> None:
+        def swap(event: str, arguments: tuple[object, ...]) -> None:
+            if event == "open" and arguments[0] in ("e", "f"):
+                path = place.root / ("d/e" if arguments[0] == "e" else "f")
+                if not path.is_symlink():
+                    path.rename(tmp_path / str(arguments[0]))
+                    path.symlink_to(tmp_path / "outside")
 
-    writer = threading.Thread(target=churn, args=(stop, swap))
-    writer.start()
-    try:
-        store = place.store()
-        trees = {store.take().tree for _ in range(100)}
-    finally:
-        stop.set()
-        writer.join()
-    for tree in trees:
-        assert b"OUTSIDE" not in [content(place, tree, path) for path in listed(place, tree)]
+        sys.addaudithook(swap)
+        taken = place.store().take()
+        found = listed(place, taken.tree)
+        os._exit(0 if found == {"d/e": "120000", "f": "120000"} else 1)
+
+    assert os.waitpid(fork(story), 0)[1] == 0
+
+
+def test_what_git_lists_twice_is_counted_once(place: Place, repo: Repo):
+    """A directory that ignores its own content is listed with that content besides."""
+    repo.write({"tool-cache/.gitignore": "*\n", "tool-cache/out": "x"})
+    assert place.store(ignored_max_files=2).take().exact
+    assert not place.store(ignored_max_files=1).take().exact
 
 
 def test_without_git_a_plain_directory_has_snapshots_too(place: Place, tmp_path: Path):

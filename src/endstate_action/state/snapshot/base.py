@@ -1,0 +1,112 @@
+"""The base commit, copied into our store: the project's own objects can be written, pruned and lost by an agent."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from endstate_action.errors import StateError
+from endstate_action.state.snapshot.refusals import writing
+from endstate_action.system.files import atomic_write
+from endstate_action.system.git_call import GitError
+
+if TYPE_CHECKING:
+    from endstate_action.state.snapshot.objects import ObjectStore
+
+_TREE, _GITLINK = 0o40000, 0o160000
+
+
+def import_base(store: ObjectStore, repository_git_dir: Path, commit: str) -> None:
+    """Keep a commit of the project with all its content.
+
+    A depth-1 checkout is enough, since what came before the commit is not kept. Of a partial clone what is
+    there is kept; `is_whole` tells. May be called again: a base that is there is left as it is.
+
+    Raises:
+        StateError: the repository has no such commit, git failed, or the disk refused.
+    """
+    mark = _mark(store, commit)
+    if mark.exists():
+        return
+    _forget_parents(store, commit)
+    said = _pack(store, _common_dir(repository_git_dir) / "objects", commit)
+    if said or store.missing([commit]):
+        raise StateError(
+            f"The base commit {commit[:12]} was not copied: {said or 'the repository does not have it.'} "
+            "Nothing was run.",
+            hint="Check that the repository is whole (`git fsck`) and that git can be started.",
+        )
+    whole = not store.missing(content_of(store, commit))
+    with writing("The base commit was not noted"):
+        mark.parent.mkdir(exist_ok=True)
+        atomic_write(mark, b"whole\n" if whole else b"partial\n")
+
+
+def is_whole(store: ObjectStore, commit: str) -> bool:
+    """Whether `import_base` found all content of the commit."""
+    try:
+        return _mark(store, commit).read_bytes() == b"whole\n"
+    except OSError:
+        return False
+
+
+def content_of(store: ObjectStore, commit: str) -> Iterator[str]:
+    """All trees and blobs; a tree that is missing is named, what it holds is not."""
+    _, text = store.read(commit)
+    pending = [text[5 : text.index(b"\n")].decode()]
+    while pending:
+        tree = pending.pop()
+        yield tree
+        if not store.missing([tree]):
+            entries = store.tree_entries(tree)
+            pending += [entry.id for entry in entries if entry.mode == _TREE]
+            yield from (entry.id for entry in entries if entry.mode not in (_TREE, _GITLINK))
+
+
+def _mark(store: ObjectStore, commit: str) -> Path:
+    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
+        raise StateError(f"{commit[:80]!r} is no commit id. Nothing was copied.")
+    return store.path / "base" / commit
+
+
+def _forget_parents(store: ObjectStore, commit: str) -> None:
+    shallow = store.path / "shallow"
+    known = shallow.read_bytes() if shallow.exists() else b""
+    if commit.encode() not in known.split():
+        with writing("The base commit was not noted"):
+            atomic_write(shallow, known + commit.encode() + b"\n")
+
+
+def _pack(store: ObjectStore, objects: Path, commit: str) -> str:
+    """Copy what is in `objects`; returns what git complains of."""
+    packs = store.path / "objects" / "pack"
+    for left in packs.glob("tmp_*"):
+        left.unlink(missing_ok=True)
+    # Whole objects: one revision holds few alike, and they can be read here, piece by piece, without git.
+    options = ("--revs", "--no-reuse-delta", "--window=0", "--missing=allow-any")
+    try:
+        done = store.git(
+            *("pack-objects", "-q", *options, os.fspath(packs / "pack")),
+            input=f"{commit}\n".encode(),
+            extra_env={"GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(objects)},
+        )
+    except GitError as error:
+        return str(error)
+    return done.stderr.decode("utf-8", "replace").strip() if done.returncode else ""
+
+
+def _common_dir(git_dir: Path) -> Path:
+    """Where the objects are: in a linked work tree, elsewhere."""
+    try:
+        return git_dir / os.fsdecode((git_dir / "commondir").read_bytes().rstrip(b"\n"))
+    except OSError:
+        return git_dir
+
+
+def _quoted(path: Path) -> str:
+    """As git reads one path out of a list that is separated by colons."""
+    text = os.fspath(path.resolve())
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,337 @@
+"""What meets a person first: streams, signals, mistakes on the command line, and the words for all of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import ARGV, bash, begin, calls, endstate, script, wait_for
+
+pytestmark = pytest.mark.slow
+
+WRITE = ("write", {"path": "a.txt", "content": "x\n"})
+FULL = Path("/dev/full")
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "ws").mkdir()
+    return tmp_path / "ws"
+
+
+def session_of(workspace: Path) -> str:
+    (path,) = (workspace / ".endstate" / "sessions").glob("*.db")
+    return path.stem
+
+
+# Streams
+
+
+def with_streams(where: Path, streams: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command under a shell's redirections."""
+    line = ["sh", "-c", f'exec "$@" {streams}', "sh", *ARGV, *arguments]
+    return subprocess.run(line, cwd=where, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("streams", ["<&-", ">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_stops_nothing(workspace: Path, streams: str) -> None:
+    ran = with_streams(workspace, streams, "run", "do it", *script(workspace, calls(WRITE), {"text": "done"}))
+    hashed = with_streams(workspace, streams, "tree-hash")
+    is_heard = ">&-" not in streams.split()
+
+    assert (ran.returncode, ran.stdout) == (0, "done\n" if is_heard else "")
+    assert (hashed.returncode, hashed.stdout.startswith("et1:")) == (0, is_heard)
+    assert (workspace / "a.txt").read_text() == "x\n"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+def test_a_result_that_cannot_be_written_is_said_to_be_recorded(workspace: Path) -> None:
+    playing = script(workspace, {"text": "done"})
+
+    ran = with_streams(workspace, f">{FULL}", "run", "do it", "--json", *playing)
+    shown = with_streams(workspace, f">{FULL}", "--help")
+
+    assert (ran.returncode, shown.returncode) == (75, 75)
+    assert f"`endstate run --resume --session {session_of(workspace)}` says it again" in ran.stderr
+    assert "could not be written" in shown.stderr
+    assert endstate(workspace, "run", "--resume", *playing).out == "done\n"
+
+
+def test_help_that_nobody_reads_to_its_end_is_no_failure(workspace: Path) -> None:
+    process = begin(workspace, "--help")
+    assert process.stdout is not None
+    process.stdout.close()
+
+    assert process.wait(timeout=30) == 0
+    process.communicate()
+
+
+def test_a_prompt_is_read_from_standard_input(workspace: Path) -> None:
+    line = [*ARGV, "run", "--prompt-file", "-", *script(workspace, {"text": "done"})]
+    done = subprocess.run(line, cwd=workspace, input=b"from a pipe\n", capture_output=True, timeout=60, check=False)
+
+    assert done.returncode == 0
+    assert endstate(workspace, "sessions", "show", "--json").json["prompts"][0]["text"] == "from a pipe\n"
+
+
+def test_a_final_message_keeps_its_language_and_loses_its_control_characters(workspace: Path) -> None:
+    said = "a\tb\nune espace\u00a0: 👩\u200d💻 é"
+
+    ran = endstate(workspace, "run", "x", *script(workspace, {"text": said + " \x1b[2J\r\u202e"}))
+    told = endstate(workspace, "run", "--resume", "--json", *script(workspace)).json
+
+    assert ran.out == said + " \\x1b[2J\\r\\u202e\n"
+    assert told["final-message"].endswith("\x1b[2J\r\u202e")
+
+
+# Signals
+
+
+def test_an_interrupted_run_with_json_names_its_session(workspace: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "pid"
+    playing = script(workspace, calls(bash(f"echo $$ > {marker}; sleep 300")))
+    process = begin(workspace, "run", "do it", "--json", *playing)
+    wait_for(marker)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    said = json.loads(out)
+
+    assert (said["conclusion"], said["session-id"], said["attempt"]) == ("interrupted", session_of(workspace), 1)
+    assert f"`endstate run --resume --session {session_of(workspace)}`" in said["hint"]
+    assert "UTC  Interrupted by SIGINT" in endstate(workspace, "sessions", "show").out
+
+
+def reads_a_pipe(process: subprocess.Popen[bytes]) -> bool:
+    with suppress(OSError):
+        return "pipe" in Path(f"/proc/{process.pid}/wchan").read_text()
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_anything_is_recorded_says_so(workspace: Path, number: signal.Signals) -> None:
+    """The prompt is waited for, so there is no session yet."""
+    line = [*ARGV, "run", "--json", "--prompt-file", "-", *script(workspace)]
+    process = subprocess.Popen(
+        line, cwd=workspace, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 5
+    while not reads_a_pipe(process) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+
+    assert process.returncode == 75
+    assert json.loads(out)["conclusion"] == "interrupted"
+    assert err.decode() == f"endstate: Interrupted by {number.name} before anything was recorded; nothing was run.\n"
+
+
+def test_a_signal_while_the_command_is_loaded_has_an_answer(workspace: Path) -> None:
+    """What it loads is replaced by something that never comes."""
+    code = (
+        "import sys, time\n"
+        "class Never:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'endstate_action.cli':\n"
+        "            print('loading', flush=True); time.sleep(300)\n"
+        "sys.meta_path.insert(0, Never())\n"
+        "from endstate_action.__main__ import main\nmain()"
+    )
+    line = [sys.executable, "-c", code]
+    process = subprocess.Popen(line, cwd=workspace, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"loading\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+
+    assert (process.returncode, err.count(b"\n")) == (75, 1)
+    assert b"nothing was run" in err
+
+
+@pytest.mark.parametrize("name", ["INT", "HUP"])
+def test_a_signal_that_was_ignored_from_the_start_stays_ignored(workspace: Path, tmp_path: Path, name: str) -> None:
+    """`nohup endstate run …` outlives its terminal."""
+    ready, go = tmp_path / "ready", tmp_path / "go"
+    waiting = bash(f"echo x > {ready}; until [ -e {go} ]; do sleep 0.05; done")
+    playing = script(workspace, calls(waiting), {"text": "done"})
+    line = ["sh", "-c", f"trap '' {name}; exec \"$@\"", "sh", *ARGV, "run", "x", *playing]
+    process = subprocess.Popen(line, cwd=workspace, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    wait_for(ready)
+    process.send_signal(signal.Signals[f"SIG{name}"])
+    go.touch()
+    out, _ = process.communicate(timeout=60)
+
+    assert (process.returncode, out) == (0, b"done\n")
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "--prompt", "x"), '`endstate run "Fix the failing test"`'),
+        (("run", "x", "--script", "s.json", "--provider", "anthropic"), "--script is for the scripted provider"),
+        (("run", "--session", ""), "--session is empty"),
+        (("run", "x", "--lock-timeout", "abc"), "'abc' is not a number of seconds"),
+        (("run", "x", "--lock-timeout", "nan"), "'nan' is not a number of seconds"),
+        (("run", "x", "--lock-timeout", "inf"), "'inf' is not a number of seconds"),
+        (("resume",), "Did you mean `endstate run --resume`?"),
+        (("run", "x", "--max-step", "3"), "'--max-steps'"),
+    ],
+)
+def test_a_misuse_names_what_was_meant_in_words_and_as_an_object(
+    workspace: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    ran = endstate(workspace, *arguments)
+    told = endstate(workspace, *arguments, "--json")
+
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert (told.code, told.json["conclusion"], told.json["exit-code"]) == (2, "failed", 2)
+    assert said in told.json["error"] + told.json["hint"]
+    assert not list(workspace.glob(".endstate/sessions/*.db"))
+
+
+def test_a_defect_with_json_is_one_object_too(workspace: Path) -> None:
+    """A module of ours that cannot be loaded stands for any defect."""
+    code = (
+        "import sys; sys.modules['endstate_action.system.tree'] = None\n"
+        "sys.argv = ['endstate', 'tree-hash', '--json']\nfrom endstate_action.cli import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=workspace, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["exit-code"] == 3
+    assert "internal error" in json.loads(done.stdout)["error"]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("sessions",)])
+def test_a_command_that_needs_another_shows_its_help(workspace: Path, arguments: tuple[str, ...]) -> None:
+    ran = endstate(workspace, *arguments)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("Usage: endstate")
+    assert "Try" not in ran.err
+
+
+def test_a_script_implies_its_provider(workspace: Path) -> None:
+    _, _, *playing = script(workspace, {"text": "done"})
+
+    assert endstate(workspace, "run", "do it", *playing, env={"ANTHROPIC_API_KEY": "k" * 20}).out == "done\n"
+
+
+def test_a_session_of_another_provider_is_a_mismatch_also_without_its_key(workspace: Path) -> None:
+    endstate(workspace, "run", "do it", *script(workspace, {"text": "done"}))
+
+    ran = endstate(workspace, "run", "--resume", "--provider", "anthropic", "--json")
+
+    assert (ran.code, ran.json["differences"]) == (13, ["provider: scripted in the session, anthropic now"])
+
+
+def test_several_problems_of_a_configuration_are_several_lines(workspace: Path) -> None:
+    (workspace / "c.yml").write_text("tools: [bsh]\nenv: [a-b, c-d]\n")
+
+    ran = endstate(workspace, "run", "x", "--config-file", "c.yml", *script(workspace))
+
+    assert ran.code == 2
+    assert re.findall(r"^  c\.yml, line (\d): ", ran.err, re.MULTILINE) == ["1", "2", "2"]
+    assert "\\n" not in ran.err
+
+
+def test_no_line_of_a_message_is_a_command_to_a_workflow(workspace: Path) -> None:
+    name = "\n::error::boo"
+    (workspace / name).write_text("tools: [bsh]\n")
+
+    ran = endstate(workspace, "run", "x", "--config-file", name, *script(workspace))
+
+    assert ran.code == 2
+    assert not [line for line in ran.err.splitlines() if line.strip().startswith("::")]
+
+
+def test_a_script_that_is_not_there_is_not_to_be_corrected(workspace: Path) -> None:
+    (workspace / "s.json").write_text('{"replies": 3}')
+    missing, wrong = (endstate(workspace, "run", "x", "--script", name).err for name in ("nope.json", "s.json"))
+
+    assert "Correct the name" in missing
+    assert "It looks like this: {" in wrong
+
+
+# What is shown of sessions
+
+
+def begun_and_killed(workspace: Path) -> None:
+    """A run that is killed before its first reply."""
+    process = begin(workspace, "run", "do it", *script(workspace, {"text": "done", "delay_s": 60}))
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.kill()
+    process.communicate()
+
+
+def test_a_session_that_never_got_an_answer_is_not_announced_and_is_pruned(workspace: Path) -> None:
+    begun_and_killed(workspace)
+    session = session_of(workspace)
+
+    assert "Unfinished" not in endstate(workspace, "run", "second", *script(workspace, {"text": "done"})).err
+    assert session not in endstate(workspace, "sessions", "prune").out
+    assert "'nan' is not a number of days" in endstate(workspace, "sessions", "prune", "--older-than", "nan").err
+    assert session in endstate(workspace, "sessions", "prune", "--older-than", "0").out
+
+
+def test_prune_says_for_whom_it_waits_and_waits_no_longer_than_told(workspace: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "reached"
+    process = begin(workspace, "run", "do it", *script(workspace, calls(bash(f"echo x > {marker}; sleep 60"))))
+    wait_for(marker)
+    try:
+        ran = endstate(workspace, "sessions", "prune", "--lock-timeout", "1.5")
+    finally:
+        process.kill()
+        process.communicate()
+
+    assert ran.code == 10
+    assert f"Waiting up to 1.5 s for process {process.pid}" in ran.err
+
+
+def test_show_tells_why_a_call_did_not_succeed(workspace: Path) -> None:
+    rule = r'{tool: bash, decision: deny, reason: "no\e[2J shells"}'
+    (workspace / "c.yml").write_text(f"policy: {{default: allow, rules: [{rule}]}}\n")
+    playing = script(workspace, calls(WRITE, ("edit", {"path": "b", "old": "x", "new": "y"}), bash("x")), {"text": "d"})
+    endstate(workspace, "run", "do it", "--config-file", "c.yml", *playing)
+
+    told = endstate(workspace, "sessions", "show", "--json").json["calls"]
+    lines = endstate(workspace, "sessions", "show").out.splitlines()
+
+    assert [c["status"] for c in told] == ["ok", "error", "denied"]
+    assert told[0]["outcome"] is None
+    assert "does not exist" in told[1]["outcome"]
+    assert f"  error: {told[1]['outcome']}" in lines[-2]
+    assert r"no\x1b[2J shells" in lines[-1]
+
+
+def test_a_damaged_session_is_told_in_full_and_a_long_prompt_with_an_ellipsis(workspace: Path) -> None:
+    endstate(workspace, "run", "p" * 200, *script(workspace, {"text": "done"}))
+    (workspace / ".endstate" / "sessions" / "abcdefabcdef.db").write_bytes(b"x" * 5000)
+    listed = json.loads(endstate(workspace, "sessions", "list", "--json").out)
+    (problem,) = [s["problem"] for s in listed if s["problem"]]
+
+    shown = endstate(workspace, "sessions", "list").out
+
+    assert problem in shown
+    assert "p" * 69 + "…\n" in shown
+
+
+def test_figures_of_a_later_task_are_said_to_be_of_that_task(workspace: Path) -> None:
+    first = endstate(workspace, "run", "one", *script(workspace, calls(WRITE), {"text": "done"}))
+    later = endstate(workspace, "run", "--resume", "two", *script(workspace))
+
+    assert "· 2 steps ·" in first.err
+    assert "· 1 step of this task ·" in later.err

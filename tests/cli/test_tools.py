@@ -1,0 +1,94 @@
+"""`endstate tools check`, as anybody would run it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import endstate
+
+MODULE = """
+from endstate_action import EffectClass, Tool
+
+
+class Look(Tool):
+    name = "look"
+    description = "Look."
+    parameters = {"type": "object", "properties": {}}
+    examples = ({},)
+    effect = EffectClass.READS
+
+    def run(self, arguments, context, plan):
+        return "seen"
+
+
+class Leave(Look):
+    name = "leave"
+
+    def run(self, arguments, context, plan):
+        (context.workspace.root / "left").touch()
+        return "left"
+
+
+class Unknown(Look):
+    name = "unknown"
+    examples = ()
+"""
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    place = tmp_path / "project"
+    place.mkdir()
+    (place / "mine.py").write_text(MODULE)
+    return place
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_our_own_tools_do_what_they_claim(where):
+    ran = endstate(where, "tools", "check", "--json", timeout_s=800)
+    assert ran.code == 0, ran.out + ran.err
+    verdicts = json.loads(ran.out)
+    assert [v["tool"] for v in verdicts] == ["read", "glob", "grep", "write", "edit", "git_commit", "bash"]
+    assert [v for v in verdicts if v["verdict"] not in ("true", "nothing to check")] == []
+    # Where there is no sandbox, bash claims nothing; all others are held to their claim everywhere.
+    assert [v["tool"] for v in verdicts if v["verdict"] == "nothing to check"] in ([], ["bash"])
+
+
+def test_a_false_claim_ends_with_1_and_the_evidence(where):
+    ran = endstate(where, "tools", "check", "mine")
+    assert (ran.code, ran.out.splitlines()) == (
+        1,
+        [
+            "look  reads  true",
+            "leave  reads  false: it does not only read: left added (called with {})",
+            "unknown  reads  not checked: it has no examples",
+        ],
+    )
+
+
+def test_a_true_claim_ends_with_0_and_leaves_nothing_behind(where, tmp_path):
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    ran = endstate(where, "tools", "check", "mine:Look", "--json", env={"TMPDIR": str(tmp)})
+    assert (ran.code, ran.json) == (0, [{"tool": "look", "effect": "reads", "verdict": "true", "evidence": ""}])
+    assert list(tmp.iterdir()) == []
+    assert [p.name for p in where.iterdir()] == ["mine.py"]
+
+
+def test_what_was_not_checked_fails_only_when_that_is_asked_for(where):
+    assert endstate(where, "tools", "check", "mine:Unknown").code == 0
+    assert endstate(where, "tools", "check", "mine:Unknown", "--strict").code == 1
+
+
+@pytest.mark.parametrize("target", ["absent", "mine:absent", "mine:Look.name", "no such module", "mine:"])
+def test_what_cannot_be_checked_is_bad_input_without_a_traceback(where, target):
+    if target == "mine:":
+        (where / "mine.py").write_text("1 / 0\n")
+    ran = endstate(where, "tools", "check", target)
+    assert (ran.code, ran.out) == (2, "")
+    assert "Nothing was checked." in ran.err
+    assert "Traceback" not in ran.err
