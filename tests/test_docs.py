@@ -35,7 +35,7 @@ CLAIM = re.compile(r"\b(?:shipped|checkpoints?|barrier|fence|evidence|GitHub Act
 ABSENT = re.compile(r"\b(?:not?|nothing|none|null|cannot|without)\b", re.IGNORECASE)
 OF_THE_FUTURE = {"Not there yet", "Words for what does not exist yet", "Not verified"}
 # What a configuration file may already say, a hash that is compared with one, and what SECURITY.md asks to be told.
-OTHER_MEANINGS = {"configuration.md", "tree-hash.md", "SECURITY.md", "AGENTS.md"}
+OTHER_MEANINGS = {"performance.md", "configuration.md", "tree-hash.md", "SECURITY.md", "AGENTS.md"}
 
 
 def name_of(page: Path) -> str:
@@ -161,9 +161,9 @@ def test_every_cell_of_the_guarantees_names_its_test():
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in matrix.splitlines() if line.startswith("| ")]
     cells = [cell for row in rows if row[1] != "what happens" and row[0] != "effect class" for cell in row[1:]]
     outcomes = [c for row in rows if len(row) == 5 and row[0] != "effect class" for c in row[1:]]
-    assert [c for c in outcomes if not re.search(r"\[[A-Z]\]", c)] == []
-    used = set(re.findall(r"\[([A-Z])\]", " ".join(cells) + matrix))
-    assert used == set(re.findall(r"^\| \[([A-Z])\] \| `tests/", refs, re.MULTILINE))
+    assert [c for c in outcomes if not re.search(r"\[[A-Z]+\]", c)] == []
+    used = set(re.findall(r"\[([A-Z]+)\]", " ".join(cells) + matrix))
+    assert used == set(re.findall(r"^\| \[([A-Z]+)\] \| `tests/", refs, re.MULTILINE))
 
 
 def test_every_command_that_is_named_exists():

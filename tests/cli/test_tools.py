@@ -74,7 +74,10 @@ def test_a_true_claim_ends_with_0_and_leaves_nothing_behind(where, tmp_path):
     tmp = tmp_path / "tmp"
     tmp.mkdir()
     ran = endstate(where, "tools", "check", "mine:Look", "--json", env={"TMPDIR": str(tmp)})
-    assert (ran.code, ran.json) == (0, [{"tool": "look", "effect": "reads", "verdict": "true", "evidence": ""}])
+    assert (ran.code, json.loads(ran.out)) == (
+        0,
+        [{"tool": "look", "effect": "reads", "verdict": "true", "evidence": ""}],
+    )
     assert list(tmp.iterdir()) == []
     assert [p.name for p in where.iterdir()] == ["mine.py"]
 

@@ -434,7 +434,10 @@ MUTANTS: tuple[Mutant, ...] = (
         guard="A search can be interrupted",
         file="src/endstate_action/agent/tools/read.py",
         old="                with _stopped_after(budget, context.interruptible):\n",
-        new="                from contextlib import nullcontext\n                with _stopped_after(budget, nullcontext):\n",
+        new=(
+            "                from contextlib import nullcontext\n"
+            "                with _stopped_after(budget, nullcontext):\n"
+        ),
         tests=("tests/recovery/test_signals.py::test_a_regular_expression_makes_no_run_deaf_to_signals",),
     ),
     Mutant(

@@ -475,7 +475,9 @@ class AgentLoop:
             text = self._secrets.redact(text)
             note = Note(f"{seen.tree_hash}/{seen.head}/{self._state.epoch}", text, self._state.steps)
             self._session.append(note, observed)
-            self._emit(Told(text))
+            # What an interrupted command of ours did is no news to who resumes it.
+            if None not in self._in_flight():
+                self._emit(Told(text.strip("[]")))
 
     def _will_be_undone(self) -> bool:
         """Whether a roll-back is at hand; what was changed meanwhile is then kept under the roll-back's name."""

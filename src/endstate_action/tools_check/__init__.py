@@ -54,7 +54,8 @@ def check(target: str | None, where: Path, environ: Mapping[str, str]) -> list[V
                 cwd=scratch,
                 env=_environment(environ, scratch / "place"),
                 timeout_s=LIMIT_S,
-                tag="tools-check",
+                # Of its own, since what bears a call's tag is ended with it, another check as well.
+                tag=scratch.name,
                 check=interrupts.check,
             )
         except Interrupted as error:

@@ -12,7 +12,7 @@ from endstate_action.tools_check import Verdict, check
 from endstate_action.tools_check.claims import _orders
 from endstate_action.tools_check.place import difference, outside
 
-TOOLS = '''
+TOOLS = """
 import os, subprocess, tempfile
 from pathlib import Path
 from endstate_action import EffectClass, FileChange, Probe, Probed, Tool
@@ -222,7 +222,7 @@ class PlanFails(Reads):
 
 both = [Reads, WithoutExamples]
 no_tool = 3
-'''
+"""
 
 
 @pytest.fixture
