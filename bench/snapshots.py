@@ -70,7 +70,8 @@ class Project:
             self.shell("git add -A && git write-tree")
 
     def small_edits(self, limit: float, runs: int) -> Outcome:
-        ours, theirs = [], []
+        ours: list[float] = []
+        theirs: list[float] = []
         for run in range(2 * runs + 1):
             self.edit(3)
             (self.root / f"new{run}.py").write_bytes(_text(-run))

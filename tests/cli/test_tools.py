@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import endstate
+from tests.support.command import begin, endstate, wait_for
 
 MODULE = """
 from endstate_action import EffectClass, Tool
@@ -35,6 +35,26 @@ class Leave(Look):
 class Unknown(Look):
     name = "unknown"
     examples = ()
+"""
+
+WAITING = """
+import time
+from pathlib import Path
+
+
+class First(Look):
+    name = "first"
+
+    def run(self, arguments, context, plan):
+        Path({place!r}, self.name + "-runs").write_text("x")
+        for _ in range(3000):
+            if Path({place!r}, self.name + "-goes").exists():
+                return "ok"
+            time.sleep(0.01)
+
+
+class Second(First):
+    name = "second"
 """
 
 
@@ -80,6 +100,18 @@ def test_a_true_claim_ends_with_0_and_leaves_nothing_behind(where, tmp_path):
     )
     assert list(tmp.iterdir()) == []
     assert [p.name for p in where.iterdir()] == ["mine.py"]
+
+
+def test_two_checks_at_once_do_not_end_each_other(where, tmp_path):
+    (where / "mine.py").write_text(MODULE + WAITING.format(place=str(tmp_path)))
+    first = begin(where, "tools", "check", "mine:First")
+    wait_for(tmp_path / "first-runs")
+    second = begin(where, "tools", "check", "mine:Second")
+    wait_for(tmp_path / "second-runs")
+    (tmp_path / "first-goes").touch()
+    assert first.communicate(timeout=100)[0] == b"first  reads  true\n"
+    (tmp_path / "second-goes").touch()
+    assert second.communicate(timeout=100)[0] == b"second  reads  true\n"
 
 
 def test_what_was_not_checked_fails_only_when_that_is_asked_for(where):

@@ -187,8 +187,8 @@ class Calls:
         )
         records: list[Record] = [outcome]
         if wrote is not EffectClass.READS:
-            # What a call took away of our own state must not be looked for in a snapshot of the rest.
-            self.guard()
+            # Where a call took our own state away, there is nothing left to take a snapshot into.
+            self.session.check()
             records += self._observed(asked.step, doubtful=wrote is EffectClass.OPAQUE)
         self.session.append(*records)
         took_s, call = round(elapsed_s, 3), asked.call

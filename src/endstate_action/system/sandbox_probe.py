@@ -22,8 +22,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from endstate_action.effects import digest
 from endstate_action.system import sandbox_inside
 from endstate_action.system.process import TAG_VARIABLE, User, capture, decode
+from endstate_action.system.proctable import end_tagged
 from endstate_action.system.sandbox import NoSandbox, NotStarted, Sandbox
 from endstate_action.system.sandbox_git import cleaned, configurations
 from endstate_action.system.sandbox_lock import CallLock
@@ -232,7 +234,10 @@ def _was_written(file: Path) -> bool:
 
 
 def _inside(sandbox: Sandbox, argv: list[str], env: Mapping[str, str], also: Plan) -> list[str]:
-    tag = f"probe-{secrets.token_hex(8)}"
+    ours = f"probe-{digest(os.fsencode(sandbox.state_dir))[:12]}-"
+    # Who probes holds the state directory, so a probe that is still under way is a dead attempt's.
+    end_tagged(ours)
+    tag = ours + secrets.token_hex(8)
     finished = sandbox.run(
         argv,
         env={"PATH": env.get("PATH", os.defpath), "LANG": "C.UTF-8"},

@@ -47,12 +47,14 @@ def check(target: str | None, where: Path, environ: Mapping[str, str]) -> list[V
         interrupts.caught(),
     ):
         scratch = Path(folder).resolve()
+        env = _environment(environ, scratch / "place")
+        (scratch / "environ.json").write_text(json.dumps(env))
         argv = [sys.executable, "-P", "-m", f"{__name__}.worker", str(scratch), str(where), target or ""]
         try:
             finished = run(
                 argv,
                 cwd=scratch,
-                env=_environment(environ, scratch / "place"),
+                env=env,
                 timeout_s=LIMIT_S,
                 # Of its own, since what bears a call's tag is ended with it, another check as well.
                 tag=scratch.name,

@@ -1,14 +1,13 @@
 """The process that checks: it imports the module of a user, which may do anything, so nobody else does.
 
-`python -m endstate_action.tools_check.worker SCRATCH WHERE TARGET` leaves `said.json` in SCRATCH: a
-list of verdicts, or an object with `error` and `hint`.
+`python -m endstate_action.tools_check.worker SCRATCH WHERE TARGET` finds its environment as
+`environ.json` in SCRATCH, and leaves `said.json` there: a list of verdicts, or an object with `error` and `hint`.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-import os
 import pkgutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +42,7 @@ _EXAMPLES: Mapping[str, Sequence[Mapping[str, Any]]] = {
 
 def main(scratch: Path, where: str, target: str) -> None:
     adopt_orphans()
-    place = Place(scratch, dict(os.environ))
+    place = Place(scratch, json.loads((scratch / "environ.json").read_bytes()))
     place.make()
     # Takes longer than all else in a trial, the first time.
     find_config(None, lambda name: FILES[name].encode())

@@ -58,7 +58,9 @@ class GitState(Protocol):
 
     def capture(self) -> tuple[str, frozenset[str]]: ...
 
-    def restore(self, tree_id: str, /) -> None: ...
+    def restore(self, tree: str, /) -> tuple[str, ...]:
+        """One sentence for each thing that could not come back."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +196,18 @@ class SnapshotStore:
         with self._restoring.prepared(differences, target, precious, journal.kept or present.root) as work:
             self._restoring.begin(journal)
             work.run()
-        if self._git_state and target.git:
-            self._git_state.restore(target.git)
+        lost = self._git_state.restore(target.git) if self._git_state and target.git else ()
         after = self._take(target.meta)
-        if after.root != target.root:
+        if after.root != target.root and not (lost and self._differs_in_git_alone(after.root, target)):
             raise self._not_restored(target, after.root)
         self._restoring.end()
         self._remember()
-        return self._restored(target, journal.kept, after.reasons, work.moved)
+        return self._restored(target, journal.kept, (*lost, *after.reasons), work.moved)
+
+    def _differs_in_git_alone(self, root: str, target: Content) -> bool:
+        """Whether all but the project's git state is as it was; of that, something is said not to have come back."""
+        found = load(self._objects, root)
+        return (found.tree, found.meta) == (target.tree, target.meta)
 
     def _check(self, target: Content, differences: Iterable[Difference]) -> None:
         """Raises: SnapshotDamaged: it leads out of its place, or what is needed of it is missing."""
