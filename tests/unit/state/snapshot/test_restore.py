@@ -469,8 +469,9 @@ class GitFiles:
         blob = self.objects.write("blob", self.file.read_bytes())
         return self.objects.write("tree", b"100644 HEAD\0" + bytes.fromhex(blob)), frozenset({blob})
 
-    def restore(self, tree_id: str, /) -> None:
-        self.file.write_bytes(self.objects.read(self.objects.tree_entries(tree_id)[0].id)[1])
+    def restore(self, tree: str, /) -> tuple[str, ...]:
+        self.file.write_bytes(self.objects.read(self.objects.tree_entries(tree)[0].id)[1])
+        return ()
 
 
 def with_git_state(place: Place, git_state: GitFiles) -> SnapshotStore:
@@ -498,8 +499,8 @@ def test_the_git_state_goes_back_with_the_tree(place: Place):
 
 def test_a_git_state_that_does_not_come_back_is_not_called_restored(place: Place):
     class Stubborn(GitFiles):
-        def restore(self, tree_id: str, /) -> None:
-            pass
+        def restore(self, tree: str, /) -> tuple[str, ...]:
+            return ()
 
     write(place, {"a": "1", ".git/HEAD": "one"})
     store = with_git_state(place, Stubborn(place))
@@ -510,10 +511,30 @@ def test_a_git_state_that_does_not_come_back_is_not_called_restored(place: Place
     assert store.unfinished() == root
 
 
+def test_what_of_the_git_state_cannot_come_back_is_told_and_the_rest_is_restored(place: Place):
+    """A branch that was deleted upstream since, say: the tree is as it was, and that is exact for nobody."""
+
+    class Lossy(GitFiles):
+        def restore(self, tree: str, /) -> tuple[str, ...]:
+            return ("The branch is gone.",)
+
+    write(place, {"a": "1", ".git/HEAD": "one"})
+    store = with_git_state(place, Lossy(place))
+    root = store.take().root
+    write(place, {"a": "2", ".git/HEAD": "two"})
+
+    restored = store.restore(root)
+
+    assert (place.root / "a").read_text() == "1"
+    assert (restored.exact, restored.reasons) == (False, ("The branch is gone.",))
+    assert store.unfinished() is None
+
+
 def test_a_workspace_that_somebody_writes_to_meanwhile_is_not_called_restored(place: Place):
     class Meddling(GitFiles):
-        def restore(self, tree_id: str, /) -> None:
+        def restore(self, tree: str, /) -> tuple[str, ...]:
             (place.root / "a").write_text("somebody was here")
+            return ()
 
     write(place, {"a": "1", ".git/HEAD": "one"})
     store = with_git_state(place, Meddling(place))
