@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import appending, commands, counting, loading, peers, report, trees
+from bench import appending, commands, counting, loading, peers, report, snapshots, trees
 from bench.fresh import ROOT
 from bench.limits import FULL, QUICK, Outcome, is_broken
 
@@ -26,6 +26,10 @@ def main() -> int:
             for outcome in part.measure(scratch, size):
                 outcomes.append(outcome)
                 print(report.line(outcome), flush=True)
+        sizes = snapshots.LIMITS if not options.quick else {100: snapshots.LIMITS[100]}
+        for outcome in snapshots.measure(scratch, sizes, snapshots.RESTORED, 3 if options.quick else 8):
+            outcomes.append(outcome)
+            print(report.line(outcome), flush=True)
         beside = peers.measure(scratch, size.peers) if size.peers else None
         for peer in beside or ():
             print(report.peer_line(peer), flush=True)

@@ -94,7 +94,7 @@ class Workplace:
     def head(self) -> str | None:
         """The commit at HEAD; what an agent did to `.git` must not end its run."""
         try:
-            return self.repository.head().commit if self.repository else None
+            return self.repository.full_id("HEAD") if self.repository else None
         except GitError:
             return "unreadable"
 
