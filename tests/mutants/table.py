@@ -52,8 +52,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="settle-before-prompt",
         guard="Pending calls are settled before a new prompt is added",
         file="src/endstate_action/agent/loop.py",
-        old="        calls.settle()\n        for prompt_id, text in self._state.waiting_prompts:\n            self._add_prompt(prompt_id, text)\n",
-        new="        for prompt_id, text in self._state.waiting_prompts:\n            self._add_prompt(prompt_id, text)\n        calls.settle()\n",
+        old="        calls.settle()\n        for prompt_id, text in self._state.waiting_prompts:\n            self._add_prompt(prompt_id, text)\n",  # noqa: E501
+        new="        for prompt_id, text in self._state.waiting_prompts:\n            self._add_prompt(prompt_id, text)\n        calls.settle()\n",  # noqa: E501
         tests=("tests/unit/agent/test_loop.py::test_resume_settles_before_a_new_prompt_is_added",),
     ),
     Mutant(

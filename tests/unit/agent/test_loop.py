@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import os
 import signal
-import threading
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
@@ -854,14 +855,13 @@ def test_an_interruption_while_the_policy_looks_loses_the_reply_and_not_its_pric
     session: Session, workspace: Path
 ) -> None:
     interrupts = Interrupts()
-    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
     rules = parse_config("policy: {default: allow, rules: [{tool: '*', match: '^(a+)+$', decision: deny}]}", "test")
     model = FakeModel([say("", act("a" * 60 + "!"))])
     agent = loop(
         session, workspace, model, Act(EffectClass.READS), policy=Policy.from_config(rules), interrupts=interrupts
     )
-    timer.start()
-    with interrupts.caught(), pytest.raises(Interrupted):
+    # From another process: a thread of ours would get its turn only when the search has ended.
+    argv = [sys.executable, "-c", f"import os, time; time.sleep(1); os.kill({os.getpid()}, {signal.SIGTERM:d})"]
+    with interrupts.caught(), subprocess.Popen(argv), pytest.raises(Interrupted):
         agent.run("do it")
-    timer.join()
     assert (session.state.steps, [s.usage for s in session.state.spent]) == (0, [Usage(100, 10)])

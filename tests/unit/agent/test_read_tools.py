@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import random
 import subprocess
@@ -351,8 +352,10 @@ def test_what_could_not_be_searched_is_counted(root: Path) -> None:
     assert call(Grep(), root, pattern="needle") == "f:1:needle\n[2 files or directories could not be read]"
 
 
-@pytest.mark.parametrize("length", [32, 2500, 9000, 70_000])
-@pytest.mark.parametrize("before", [0, 90, 290, 380, 1975, 1992, 7980, 65_520])
+@pytest.mark.parametrize(
+    ("before", "length"),
+    [*itertools.product([0, 90, 290, 380, 1975, 1992, 7980, 65_520], [32, 2500]), (100, 9000), (65_000, 9000)],
+)
 def test_a_secret_at_the_limit_of_a_line_is_not_shown(root: Path, before: int, length: int) -> None:
     """The line is redacted before it is cut: of the middle of a secret nobody could tell what it is."""
     canary = "".join(random.Random(length).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=length))
