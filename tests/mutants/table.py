@@ -52,8 +52,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="settle-before-prompt",
         guard="Pending calls are settled before a new prompt is added",
         file="src/endstate_action/agent/loop.py",
-        old="        calls.settle()\n        for prompt_id, text in self._state.waiting_prompts:\n            self._add_prompt(prompt_id, text)\n",  # noqa: E501
-        new="        for prompt_id, text in self._state.waiting_prompts:\n            self._add_prompt(prompt_id, text)\n        calls.settle()\n",  # noqa: E501
+        old="        calls.settle()\n        for prompt_id, text in self._state.waiting_prompts:\n            self._add_prompt(prompt_id, text)\n",
+        new="        for prompt_id, text in self._state.waiting_prompts:\n            self._add_prompt(prompt_id, text)\n        calls.settle()\n",
         tests=("tests/unit/agent/test_loop.py::test_resume_settles_before_a_new_prompt_is_added",),
     ),
     Mutant(
@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
         new='return Settlement(Action.RUN, "again")',
         tests=(
             "tests/unit/agent/test_settle.py::test_an_opaque_or_networked_call_never_runs_twice",
-            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",  # noqa: E501
+            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",
         ),
     ),
     Mutant(
@@ -120,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="    if found.blocked_by is not None:",
         new="    if False:",
         tests=(
-            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",  # noqa: E501
+            "tests/unit/agent/test_loop.py::test_an_interrupted_opaque_call_is_answered_as_unknown_and_the_rest_not_run",
             "tests/unit/agent/test_loop.py::test_the_rest_of_a_batch_stays_not_run_when_the_resume_is_killed_too",
         ),
     ),
@@ -187,8 +187,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="durable-first",
         guard="A record is committed before memory changes",
         file="src/endstate_action/state/session.py",
-        old="            self._commit([(r.kind, encode(r)) for r in fresh])\n            for record in fresh:\n                self._state.add(record)",  # noqa: E501
-        new="            for record in fresh:\n                self._state.add(record)\n            self._state.records -= len(fresh)\n            self._commit([(r.kind, encode(r)) for r in fresh])\n            self._state.records += len(fresh)",  # noqa: E501
+        old="            self._commit([(r.kind, encode(r)) for r in fresh])\n            for record in fresh:\n                self._state.add(record)",
+        new="            for record in fresh:\n                self._state.add(record)\n            self._state.records -= len(fresh)\n            self._commit([(r.kind, encode(r)) for r in fresh])\n            self._state.records += len(fresh)",
         tests=("tests/unit/state/test_session.py::test_a_full_disk_records_nothing_and_stops_the_session",),
     ),
     Mutant(
@@ -315,8 +315,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="steps-add-up",
         guard="The step budget adds up over attempts",
         file="src/endstate_action/agent/loop.py",
-        old="        steps = self._state.steps - self._state.first_step_of_task()\n        if steps >= limits.max_steps:",  # noqa: E501
-        new="        steps = sum(r.epoch == self._state.epoch for r in self._state.replies)\n        if steps >= limits.max_steps:",  # noqa: E501
+        old="        steps = self._state.steps - self._state.first_step_of_task()\n        if steps >= limits.max_steps:",
+        new="        steps = sum(r.epoch == self._state.epoch for r in self._state.replies)\n        if steps >= limits.max_steps:",
         tests=("tests/unit/agent/test_loop.py::test_the_step_budget_adds_up_over_attempts",),
     ),
     Mutant(
@@ -553,7 +553,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="            os.fsync(file.fileno())\n        os.rename",
         new="            pass\n        os.rename",
         tests=(
-            "tests/recovery/test_crash_windows.py::test_a_file_is_synced_then_renamed_then_its_directory_is_synced_then_its_call_is_finished",  # noqa: E501
+            "tests/recovery/test_crash_windows.py::test_a_file_is_synced_then_renamed_then_its_directory_is_synced_then_its_call_is_finished",
         ),
     ),
     Mutant(
@@ -580,7 +580,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old='[str(self.program), "--args", str(options), "--", *argv]',
         new='[str(self.program), *self._options(plan, seen, given, held, status), "--", *argv]',
         tests=(
-            "tests/unit/system/test_sandbox.py::test_nobody_outside_reads_a_call_s_variables_from_the_arguments_of_a_program",  # noqa: E501
+            "tests/unit/system/test_sandbox.py::test_nobody_outside_reads_a_call_s_variables_from_the_arguments_of_a_program",
         ),
         needs="bwrap",
     ),
@@ -629,7 +629,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="    plan |= {parent: Mount(Kind.WRITABLE) for parent in _between(workspace, state_dir)}\n",
         new="",
         tests=(
-            "tests/unit/system/test_sandbox.py::test_a_state_directory_further_down_does_not_move_with_a_directory_above_it",  # noqa: E501
+            "tests/unit/system/test_sandbox.py::test_a_state_directory_further_down_does_not_move_with_a_directory_above_it",
         ),
         needs="bwrap",
     ),
@@ -731,7 +731,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        plan |= view.credentials(self.secret_places, env, self.user)\n",
         new="",
         tests=(
-            "tests/unit/system/test_sandbox.py::test_credentials_that_a_variable_names_are_empty_unless_the_call_is_to_see_them",  # noqa: E501
+            "tests/unit/system/test_sandbox.py::test_credentials_that_a_variable_names_are_empty_unless_the_call_is_to_see_them",
             "tests/unit/system/test_sandbox.py::test_home_can_be_read_and_credentials_in_it_are_empty",
             "tests/unit/system/test_sandbox.py::test_the_directory_of_a_self_hosted_runner_shows_no_credentials",
         ),
@@ -760,7 +760,7 @@ MUTANTS: tuple[Mutant, ...] = (
         guard="A command never runs outside when it was to run inside",
         file="src/endstate_action/agent/tools/shell.py",
         old="        if self.sandbox is not None:\n            return self.sandbox.run(",
-        new="        if self.sandbox is not None and self.sandbox.program.exists():\n            return self.sandbox.run(",  # noqa: E501
+        new="        if self.sandbox is not None and self.sandbox.program.exists():\n            return self.sandbox.run(",
         tests=("tests/unit/agent/test_shell_sandboxed.py::test_a_sandbox_that_fails_runs_nothing_elsewhere",),
         needs="bwrap",
     ),

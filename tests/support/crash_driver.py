@@ -285,7 +285,7 @@ def perform(job: Job) -> int:
     if job.max_starts:
         settle.MAX_STARTS = job.max_starts
     if job.control:
-        calls.decide = _without_roll_back(settle.Action(job.control))
+        vars(calls)["decide"] = _without_roll_back(settle.Action(job.control))
     script = SCRIPTS[job.script] if job.script in SCRIPTS else json.loads(job.script)
     ports = Ports(
         dict(os.environ),

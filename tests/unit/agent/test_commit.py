@@ -231,7 +231,7 @@ def test_a_file_with_a_known_secret_is_not_committed(git_repo: GitRepo, content:
     agent = knowing(begin(git_repo()))
     agent.repo.write({"good": "g"})
     (agent.repo.path / "config.bin").write_bytes(content)
-    more = {"paths": ["config.bin", "good"]} if named else {}
+    more: dict[str, Any] = {"paths": ["config.bin", "good"]} if named else {}
     with pytest.raises(ToolError, match=r"Nothing was committed.*config\.bin holds the value of DEPLOY_TOKEN"):
         agent.commit(**more)
     assert agent.repo.git("rev-list", "--count", "HEAD") == "1"

@@ -648,7 +648,11 @@ def test_a_deleted_database_stops_before_the_call_starts(session: Session, works
     def then_delete(request: Request, on_discard: OnDiscard) -> Reply:
         return say("", act("a"), act("b"))
 
-    tool._does = lambda what: session.path.unlink() or what  # type: ignore[func-returns-value]
+    def delete(what: str) -> str:
+        session.path.unlink()
+        return what
+
+    tool._does = delete
     with pytest.raises(StateReplaced):
         loop(session, workspace, FakeModel([then_delete]), tool).run("do it")
 

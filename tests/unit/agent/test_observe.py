@@ -32,6 +32,7 @@ def change_and_forge(workspace: Path) -> Observed:
     before = observer(workspace).now()
     (workspace / "a").write_bytes(b"two")
     aside = StatCache(workspace / ".endstate" / "aside")
+    new = scan(workspace, [b".endstate"], aside).root
     for _ in range(100):
         # Until everything is old enough for its signature to be kept.
         time.sleep(0.01)

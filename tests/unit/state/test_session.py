@@ -27,6 +27,7 @@ from endstate_action.errors import (
 )
 from endstate_action.messages import Message, ToolCall, Usage
 from endstate_action.state.records import (
+    FORMAT,
     Attempt,
     Ended,
     Finished,
@@ -38,7 +39,7 @@ from endstate_action.state.records import (
     decode,
     encode,
 )
-from endstate_action.state.session import FORMAT, Session, SessionStore, migrate
+from endstate_action.state.session import Session, SessionStore, migrate
 from tests.support.trees import as_ordinary_user
 
 
@@ -643,7 +644,7 @@ def test_a_task_is_finished_by_success_alone(session: Session) -> None:
     assert not session.state.is_finished
 
     session.append(an_attempt(2), Ended(2, 1, "success", "", 2.0))
-    assert session.state.is_finished
+    assert bool(session.state.is_finished)
 
     session.append(Prompt("q", "more", 2, 0, 3.0))
-    assert not session.state.is_finished
+    assert not bool(session.state.is_finished)

@@ -37,7 +37,7 @@ def wrapped(text: str, columns: int, end: str = "\n") -> str:
     return end.join(text[i : i + columns] for i in range(0, len(text), columns))
 
 
-DISGUISES = {
+DISGUISES: dict[str, Any] = {
     "raw": CANARY,
     "base64": base64.b64encode(CANARY.encode()).decode(),
     "base64-url": base64.urlsafe_b64encode(CANARY.encode()).decode().rstrip("="),

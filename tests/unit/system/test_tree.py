@@ -45,7 +45,7 @@ def hash_at(root: Path) -> str:
     return scan(root).tree_hash
 
 
-def look_at(parent: Path, name: str, seen: Signature) -> Look:
+def look_at(parent: Path, name: str, seen: Signature) -> Look[Any]:
     """Read an entry that was listed with the signature `seen`."""
     here = os.open(parent, os.O_RDONLY)
     try:
