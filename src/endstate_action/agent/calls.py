@@ -154,13 +154,17 @@ class Calls:
     ) -> Started:
         path, before, after = (change.path, change.before, change.after) if change else (None, None, None)
         newest = observed[-1] if observed else self.session.state.observed
+        # The first start has the very moment that the call was given: a re-run is given the recorded one, and what is
+        # made with it (a commit) must come out the same.
+        is_first = asked.place not in self.session.state.started
+        at = context.started_at if is_first else self.clock()
         return Started(
             asked.step,
             asked.index,
             asked.call.id,
             tool.effect,
             self.epoch,
-            self.clock(),
+            at,
             context.tag,
             path,
             before,

@@ -869,3 +869,24 @@ def test_an_interruption_while_the_policy_looks_loses_the_reply_and_not_its_pric
     with interrupts.caught(), subprocess.Popen(argv), pytest.raises(Interrupted):
         agent.run("do it")
     assert (session.state.steps, [s.usage for s in session.state.spent]) == (0, [Usage(100, 10)])
+
+
+def test_a_re_run_is_given_the_very_moment_of_the_first_start(session: Session, workspace: Path) -> None:
+    """Else a commit that is made again a moment before or after a full second has another id."""
+    given: list[float] = []
+
+    class Moment(Act):
+        def run(self, arguments: Mapping[str, Any], context: CallContext, plan: FileChange | None) -> str:
+            given.append(context.started_at)
+            if len(given) == 1:
+                raise ProviderUnavailable("died here")  # without an outcome
+            return "ok"
+
+    ticks = iter(range(1000, 9000))
+    clock = lambda: float(next(ticks))  # noqa: E731
+    tool = Moment(EffectClass.READS)
+    with pytest.raises(ProviderUnavailable):
+        loop(session, workspace, FakeModel([say("", act("a"))]), tool, clock=clock).run("do it")
+    loop(session, workspace, FakeModel([say("done")]), tool, clock=clock).resume()
+
+    assert given[0] == given[1] == session.state.started[1, 0][0].at
