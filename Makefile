@@ -24,7 +24,7 @@ check: $(ENV)
 	@$(BIN)/codespell
 	@$(BIN)/shellcheck .ci/run scripts/setup-env
 	@$(BIN)/zizmor --offline --quiet .github
-	@$(PYTEST) -q -m "not recovery and not slow"
+	@$(PYTEST) -q -m "not recovery and not slow" tests/unit tests/contract tests/test_architecture.py
 
 recovery: $(ENV)
 	@$(PYTEST) -m recovery

@@ -75,3 +75,19 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+SLOW_FILES = frozenset(
+    f"test_{name}.py"
+    for name in (
+        *("commit", "git", "git_state", "check", "pack", "walk", "restore", "objects", "lock", "process", "bench"),
+        *("sandbox", "sandbox_probe", "shell", "shell_sandboxed", "anthropic_provider"),
+    )
+)
+"""Files whose tests start real programs, one after another: left out of `make check`, never of `make test`."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in SLOW_FILES:
+            item.add_marker(pytest.mark.slow)
