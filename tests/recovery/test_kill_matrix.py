@@ -52,9 +52,9 @@ def test_a_sample_of_kill_points_ends_in_the_tree_and_the_history_of_an_undistur
 @pytest.mark.parametrize("tool", ["write", "edit", "publish"])
 def test_an_effect_that_is_there_after_a_kill_is_adopted_and_not_repeated(bench: Bench, tool: str):
     """The window that cannot be closed: the effect is there, its outcome is not recorded."""
-    (point,) = [p["n"] for p in bench.points("exact") if p["what"] == f"after {tool}"]
+    (point,) = [p["n"] for p in bench.points("exact", kinds=("tool",)) if p["what"] == f"after {tool}"]
     trial = bench.trial("exact")
-    assert trial.begin(kill_at=point) == KILLED
+    assert trial.begin(kinds=("tool",), kill_at=point) == KILLED
     (place,) = trial.state().started.keys() - trial.state().finished.keys()
     assert trial.resume() == 0
     trial.check(bench.undisturbed("exact"))
@@ -63,9 +63,9 @@ def test_an_effect_that_is_there_after_a_kill_is_adopted_and_not_repeated(bench:
 
 
 def test_a_commit_that_is_there_after_a_kill_is_rolled_back_and_made_again_with_the_same_id(bench: Bench):
-    (point,) = [p["n"] for p in bench.points("exact") if p["what"] == "after git_commit"]
+    (point,) = [p["n"] for p in bench.points("exact", kinds=("tool",)) if p["what"] == "after git_commit"]
     trial = bench.trial("exact")
-    assert trial.begin(kill_at=point) == KILLED
+    assert trial.begin(kinds=("tool",), kill_at=point) == KILLED
     made = trial.repo.git("rev-parse", "HEAD")
     assert trial.resume() == 0
     trial.check(bench.undisturbed("exact"))

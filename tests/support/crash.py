@@ -115,7 +115,7 @@ class Trial:
         return SessionStore(self.repo.path / ".endstate" / "sessions")
 
     def has_prompt(self) -> bool:
-        return any(s.state is not None and s.state.prompts for s in self.store.all())
+        return any(s.state is not None and s.state.was_asked for s in self.store.all())
 
     def state(self) -> State:
         """Of the one session that was given a prompt."""
