@@ -1,0 +1,59 @@
+"""No store keeps anybody waiting: what takes longer than it may is left behind, and said."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from endstate_action.state.stores.base import StoreUnreadable
+
+_T = TypeVar("_T")
+
+
+def within(timeout_s: float, work: Callable[[], _T]) -> _T:
+    """What `work` returns or raises.
+
+    A network file system can hold a call for ever, so `work` has a thread of its own, which nobody joins.
+
+    Raises:
+        TimeoutError: it took longer than `timeout_s`; nobody knows how far it came.
+    """
+    answers: queue.SimpleQueue[tuple[_T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def story() -> None:
+        try:
+            answers.put((work(), None))
+        except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
+            answers.put((None, error))
+
+    threading.Thread(target=story, name="endstate-store", daemon=True).start()
+    try:
+        answer, error = answers.get(timeout=max(timeout_s, 0.0))
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {timeout_s:g} s") from None
+    if error is not None:
+        raise error
+    return answer  # type: ignore[return-value]
+
+
+class Deadline:
+    """One time limit for several requests."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._end = time.monotonic() + timeout_s
+
+    def left(self) -> float:
+        """Seconds; never below 0."""
+        return max(self._end - time.monotonic(), 0.0)
+
+
+def unreadable(store: str, reason: str) -> StoreUnreadable:
+    """The error for a store that could not be asked."""
+    return StoreUnreadable(
+        f"The store {store} could not be read ({reason}), so nobody knows what it holds. Nothing was changed.",
+        hint="Run again once the store can be reached, or name another one with `store`.",
+    )

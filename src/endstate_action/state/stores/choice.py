@@ -1,0 +1,106 @@
+"""Which store a run is told to use, from one word: anything that is not exactly one of them is refused."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from endstate_action.config.text import quoted, suggestion
+from endstate_action.errors import InputError
+
+Kind = Literal["auto", "cache", "git-ref", "dir", "s3", "gs", "az", "none"]
+
+_WORDS = ("auto", "cache", "git-ref", "none")
+_SHAPES = ("dir:PATH", "s3://BUCKET/PREFIX", "gs://BUCKET/PREFIX", "az://CONTAINER/PREFIX")
+_OBJECTS = re.compile(r"(s3|gs|az)://([a-z0-9][a-z0-9._-]{1,62})(?:/([A-Za-z0-9._=/-]*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChoice:
+    """A store by its kind. Of `dir`, `path` is the directory as it was given; of object stores, the prefix."""
+
+    kind: Kind
+    bucket: str = ""
+    path: str = ""
+
+
+def parse_store(text: str) -> StoreChoice:
+    """The store that `text` names. Touches nothing.
+
+    Raises:
+        InputError: naming what was given and what is allowed.
+    """
+    for kind in get_args(Kind):
+        if text == kind and text in _WORDS:
+            return StoreChoice(kind)
+    if text.startswith("dir:"):
+        return _directory(text)
+    found = _OBJECTS.fullmatch(text)
+    if not found:
+        raise _refused(text, f"one of {', '.join((*_WORDS, *_SHAPES))}", suggestion(text, (*_WORDS, *_SHAPES)))
+    prefix = (found[3] or "").strip("/")
+    if any(part in ("", ".", "..") for part in prefix.split("/")) and prefix:
+        raise _refused(text, "an address whose prefix has no empty part and neither . nor ..")
+    service: dict[str, Kind] = {"s3": "s3", "gs": "gs", "az": "az"}
+    return StoreChoice(service[found[1]], bucket=found[2], path=prefix)
+
+
+def refuse_inside(path: str, workspace: Path, *, home: str | None, cwd: Path) -> Path:
+    """The directory that a `dir:` store names, absolute and without links.
+
+    Args:
+        path: relative to `cwd`; a leading `~/` stands for `home`.
+
+    Raises:
+        InputError: it lies inside the workspace, where it would be lost and could be forged.
+    """
+    try:
+        resolved = (cwd / _expanded(path, home)).resolve()
+        inside = _is_inside(resolved, workspace.resolve())
+    except (OSError, RuntimeError) as error:
+        # A loop of links is an OSError or, in older releases of Python, a RuntimeError.
+        raise InputError(
+            f"store: the directory {quoted(path)} cannot be looked at, so nothing was started.",
+            hint="Links may lead in a circle, or a directory on the way be closed. Name another one.",
+        ) from error
+    if inside:
+        raise InputError(
+            f"store: the directory {quoted(path)} lies inside the workspace, so nothing was started.",
+            hint="A workspace is lost with its machine, and the agent writes there. Name a directory outside, with "
+            "its absolute path: dir:/var/lib/endstate",
+        )
+    return resolved
+
+
+def _directory(text: str) -> StoreChoice:
+    path = text.removeprefix("dir:")
+    if not path.strip() or "\0" in path or re.match(r"~[^/]", path):
+        raise _refused(text, "dir: and the path of a directory, as in dir:/var/lib/endstate or dir:~/endstate")
+    return StoreChoice("dir", path=path)
+
+
+def _expanded(path: str, home: str | None) -> str:
+    if path != "~" and not path.startswith("~/"):
+        return path
+    if not home or not os.path.isabs(home):
+        raise InputError(
+            f"store: in {quoted(path)}, ~ stands for nothing here, so nothing was started.",
+            hint="HOME is not set. Name the directory by its absolute path.",
+        )
+    return home + path[1:]
+
+
+def _is_inside(place: Path, workspace: Path) -> bool:
+    """By name, and by what is there: a mount or another spelling can make one directory have two names."""
+    return any(
+        above == workspace or (above.exists() and above.samefile(workspace)) for above in (place, *place.parents)
+    )
+
+
+def _refused(given: str, allowed: str, near: str = "") -> InputError:
+    return InputError(
+        f"store: {quoted(given)} cannot be used, so nothing was started{near or '.'}", hint=f"store must be {allowed}."
+    )

@@ -1,0 +1,244 @@
+"""A directory outside the workspace as a store: for self-hosted runners with a disk that outlives them.
+
+`<path>/es1/<lineage>/<name>` is an object, complete from the moment that it has this name. It is written
+beside its place under a name that no key can have, synced, and then linked: a link never replaces anything,
+so of several writers exactly one makes it. A file system without hard links gets the same from a claim file
+that is created exclusively. No link is followed on the way, and what belongs to another user is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from endstate_action.state.keys import ROOT, is_lineage
+from endstate_action.state.stores.base import Denied, Exists, Put, Stored, Unavailable
+from endstate_action.state.stores.bounded import Deadline, unreadable, within
+from endstate_action.state.stores.key_parts import highest, is_name, key, split
+from endstate_action.system import own_files
+from endstate_action.system.durable import sync
+
+_T = TypeVar("_T")
+
+LEFTOVER_AGE_S = 3600.0
+"""A half-written file that is older belongs to a writer that is dead."""
+
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK, opening a fifo in an object's place would wait for a writer for ever.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP})
+# Waiting changes none of these.
+_FINAL = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.EISDIR})
+
+
+class DirectoryStore:
+    """Objects below `path`, which is absolute and made on the first put; a missing one is an empty store.
+
+    Args:
+        link: how a file gets a second name; a parameter, since not every file system can do it.
+    """
+
+    name = "dir"
+
+    def __init__(self, path: Path, *, link: Callable[..., None] = os.link) -> None:
+        self._path = path
+        self._link = link
+        self._durable: set[str] = set()
+
+    def put(self, key: str, data: bytes, *, timeout_s: float, drop: Collection[str] = ()) -> Put:
+        lineage, name = split(key)
+        deadline = Deadline(timeout_s)
+        try:
+            outcome = within(timeout_s, lambda: self._put(lineage, name, data))
+        except OSError as error:
+            return self._failed(error)
+        if isinstance(outcome, Stored):
+            # What is dropped was still needed until now, and what cannot be dropped does no harm.
+            with suppress(OSError):
+                within(deadline.left(), lambda: self._drop([split(k) for k in drop if k != key]))
+        return outcome
+
+    def get(self, key: str, *, timeout_s: float) -> bytes | None:
+        lineage, name = split(key)
+        return self._asked(timeout_s, lambda: self._get(lineage, name))
+
+    def first(self, prefixes: Sequence[str], *, timeout_s: float) -> str | None:
+        return self._asked(timeout_s, lambda: self._first(prefixes))
+
+    def lineages(self, *, timeout_s: float) -> list[str] | None:
+        return self._asked(timeout_s, self._lineages)
+
+    def keys(self, prefix: str, *, timeout_s: float) -> list[str] | None:
+        lineage, beginning = split(prefix)
+        names = self._asked(timeout_s, lambda: self._names(lineage))
+        return [key(lineage, name) for name in names if name.startswith(beginning)]
+
+    def _put(self, lineage: str, name: str, data: bytes) -> Put:
+        self._make(lineage)
+        with self._lineage(lineage) as at:
+            temp = f".{name}.{secrets.token_hex(8)}{own_files.PART}"
+            try:
+                now = _write(at, temp, data)
+                if not self._take(at, temp, name):
+                    return Exists(key(lineage, name))
+            finally:
+                _discard(at, temp)
+            try:
+                os.fsync(at)
+            except OSError as error:
+                return Unavailable(f"{self._path} did not confirm the new name ({error.strerror})")
+            _sweep(at, now - LEFTOVER_AGE_S)
+        return Stored(key(lineage, name), len(data))
+
+    def _take(self, at: int, temp: str, name: str) -> bool:
+        """Give `temp` the name `name` unless something has it; False if so."""
+        try:
+            self._link(temp, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return _claim(at, temp, name)
+        return True
+
+    def _drop(self, dropped: Sequence[tuple[str, str]]) -> None:
+        for lineage, name in dropped:
+            with self._lineage(lineage) as at:
+                for file in (name, _claim_of(name)):
+                    _discard(at, file)
+
+    def _get(self, lineage: str, name: str) -> bytes | None:
+        try:
+            with self._lineage(lineage) as at, os.fdopen(os.open(name, _READ, dir_fd=at), "rb") as file:
+                _refuse_others(os.fstat(file.fileno()), stat.S_ISREG)
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def _first(self, prefixes: Sequence[str]) -> str | None:
+        for lineage, beginning in map(split, prefixes):
+            name = highest(self._names(lineage), beginning)
+            if name is not None:
+                return key(lineage, name)
+        return None
+
+    def _names(self, lineage: str) -> list[str]:
+        try:
+            with self._lineage(lineage) as at, os.scandir(at) as found:
+                return sorted(e.name for e in found if is_name(e.name) and e.is_file(follow_symlinks=False))
+        except FileNotFoundError:
+            return []
+
+    def _lineages(self) -> list[str]:
+        return [name for name in sorted(own_files.names(self._path / ROOT)) if is_lineage(name) and self._names(name)]
+
+    @contextmanager
+    def _lineage(self, lineage: str) -> Iterator[int]:
+        """A descriptor of the directory with a lineage's objects, reached without passing a link."""
+        with own_files.directory(self._path / ROOT / lineage) as way:
+            at = os.open(".", _LIST, dir_fd=way)
+        try:
+            _refuse_others(os.fstat(at), stat.S_ISDIR)
+            yield at
+        finally:
+            os.close(at)
+
+    def _make(self, lineage: str) -> None:
+        """The directories down to a lineage's, durably: once for each, since another writer may have been killed."""
+        if lineage in self._durable:
+            return
+        place = self._path / ROOT / lineage
+        known = next((above for above in self._path.parents if above.exists()), self._path)
+        with own_files.directory(place, make=True):
+            pass
+        for folder in place.parents:
+            # A directory above ours may be closed to reading; then it was there before us.
+            with suppress(PermissionError):
+                sync([], [os.fspath(folder)])
+            if folder == known:
+                break
+        self._durable.add(lineage)
+
+    def _failed(self, error: OSError) -> Put:
+        reason = f"{self._path}: {error.strerror or error}"
+        if isinstance(error, TimeoutError):
+            return Unavailable(reason)
+        if error.errno in _FINAL:
+            return Denied(reason, "Make the directory yours and writable, or name another one with `store: dir:PATH`.")
+        return Unavailable(reason, is_doubtful=False)
+
+    def _asked(self, timeout_s: float, question: Callable[[], _T]) -> _T:
+        try:
+            return within(timeout_s, question)
+        except OSError as error:
+            raise unreadable(self.name, f"{self._path}: {error.strerror or error}") from error
+
+
+def _write(at: int, name: str, data: bytes) -> float:
+    """A new file with this content, on disk; returns when that was, by the file system's clock."""
+    with os.fdopen(os.open(name, _NEW, 0o600, dir_fd=at), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+        return os.fstat(file.fileno()).st_mtime
+
+
+def _claim(at: int, temp: str, name: str) -> bool:
+    """`_take` by a rename, which only the maker of the claim file may do.
+
+    The claim stays. If we are killed before the rename, the name is taken and nothing is ever seen under it.
+    """
+    claim = _claim_of(name)
+    try:
+        os.close(os.open(claim, _NEW, 0o600, dir_fd=at))
+    except FileExistsError:
+        return False
+    try:
+        if _is_there(at, name):
+            return False
+        os.rename(temp, name, src_dir_fd=at, dst_dir_fd=at)
+    except OSError:
+        _discard(at, claim)
+        raise
+    return True
+
+
+def _claim_of(name: str) -> str:
+    return f".{name}.claim"
+
+
+def _is_there(at: int, name: str) -> bool:
+    try:
+        os.lstat(name, dir_fd=at)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _sweep(at: int, before: float) -> None:
+    """Remove what killed writers left; theirs is none of our business if it cannot be removed."""
+    for name in os.listdir(at):
+        if name.startswith(".") and name.endswith(own_files.PART):
+            with suppress(OSError):
+                if os.lstat(name, dir_fd=at).st_mtime < before:
+                    os.unlink(name, dir_fd=at)
+
+
+def _discard(at: int, name: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=at)
+
+
+def _refuse_others(found: os.stat_result, is_kind: Callable[[int], bool]) -> None:
+    if not is_kind(found.st_mode):
+        raise PermissionError(errno.EPERM, "something that is no ordinary file stands in an object's place")
+    if found.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, f"it belongs to another user (uid {found.st_uid})")
