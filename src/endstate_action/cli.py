@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from endstate_action.agent.loop import Event
     from endstate_action.agent.providers.anthropic import AnthropicProvider
     from endstate_action.run import Report, SandboxChosen
+    from endstate_action.shipper import Departed
     from endstate_action.state.records import Ended
     from endstate_action.state.session import Listed, State
 
@@ -52,7 +54,7 @@ CONCLUSIONS = {"success": 0, "stopped": 1, "interrupted": 75, "mismatch": 13, "f
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _DEBUG = "ENDSTATE_TRACEBACK"
 _RESUME = "endstate run --resume"
-_MEANT = {"resume": "run --resume", "list": "sessions list", "show": "sessions show", "status": "sessions show",
+_MEANT = {"resume": "run --resume", "inspect": "sessions inspect", "list": "sessions list", "show": "sessions show", "status": "sessions show",
           "export": "sessions export", "prune": "sessions prune"}  # fmt: skip
 _CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
 # What these begin is a command to whatever runs us as a step of a workflow.
@@ -250,6 +252,9 @@ def _located(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--max-minutes", metavar="N", help="Per attempt. Default: 90.")
 @click.option("--sandbox", metavar="WHAT", help="auto (default), required or off: where shell commands run.")
 @click.option("--network", is_flag=True, help="Let shell commands in the sandbox use the network.")
+@click.option("--store", metavar="WHERE",
+              help="Where checkpoints go: auto (default), dir:PATH, git-ref, s3://… or none.")  # fmt: skip
+@click.option("--require-durable", is_flag=True, help="Stop, unspent, when checkpoints cannot leave this machine.")
 @_waiting
 @click.option("--json", "as_json", is_flag=True, help="Print one object with all outputs.")
 @_located
@@ -260,6 +265,7 @@ def run(
     as_json: bool,
     resume: bool,
     network: bool,
+    require_durable: bool,
     **given: str | None,
 ) -> int:
     """Run an agent on the workspace; PROMPT says what to do.
@@ -274,6 +280,7 @@ def run(
 
     inputs = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
     inputs["network"] = "true" if network else "false"
+    inputs["require-durable"] = "true" if require_durable else "false"
     inputs["resume"] = "true" if resume or session is not None else "false"
     if script is not None and not inputs.get("provider"):
         inputs["provider"] = "scripted"
@@ -396,12 +403,17 @@ class _Lines:
         self._is_terminal = sys.stderr.isatty()
         self._cost = ""
         self._sandbox = ""
+        self._store = "none"
 
-    def event(self, event: Event | SandboxChosen) -> None:
+    def event(self, event: Event | SandboxChosen | Departed) -> None:
+        from endstate_action.agent.calls import CallEnded
         from endstate_action.agent.loop import AttemptBegan, StepEnded, Told
         from endstate_action.run import SandboxChosen
+        from endstate_action.shipper import Departed
 
         match event:
+            case Departed():
+                self._departed(event)
             case SandboxChosen():
                 self._sandbox = event.sandbox
                 if self._is_terminal:
@@ -411,14 +423,14 @@ class _Lines:
                 pending = f" · {_count(event.pending, 'call')} to settle" if event.pending else ""
                 began = f"resumed, attempt {event.epoch}" if event.resumed else "attempt 1"
                 _say(f"session {event.session} · {began}{pending} · sandbox: {self._sandbox} · "
-                     f"if it dies: endstate run --resume --session {event.session}")  # fmt: skip
+                     f"checkpoints: {self._store} · if it dies: endstate run --resume --session {event.session}")  # fmt: skip
             case StepEnded():
                 self._cost = "cost unknown" if event.cost_usd is None else f"${event.cost_usd:.2f}"
                 if self._is_terminal and not event.calls:
                     _say(f"step {event.step}  answer  {self._cost}")
             case Told():
                 _say(printable(event.text))
-            case _ if self._is_terminal:
+            case CallEnded() if self._is_terminal:
                 outcome = "" if event.status == "ok" else f"  {event.status}: {_first_line(event.content)}"
                 settled = f"  ({event.settled.action}: {printable(event.settled.reason)})" if event.settled else ""
                 what = _summary(event.arguments)
@@ -426,6 +438,20 @@ class _Lines:
                 _say(f"step {event.step}  {name}  {what}  {event.elapsed_s:.1f} s  {self._cost}{outcome}{settled}")
             case _:
                 pass
+
+    def _departed(self, event: Departed) -> None:
+        """Nobody is to learn of it only when the machine is gone."""
+        self._store = event.store
+        if event.shipped:
+            _say(f"checkpoints: {event.store}, the first one is stored ({_size(event.shipped.size)}): "
+                 "this run survives the loss of this machine")  # fmt: skip
+        elif event.problem and not event.is_expected:
+            _say(f"checkpoints: none leaves this machine, since {printable(event.problem.reason)}"
+                 + (f". {printable(event.problem.remedy)}" if event.problem.remedy else ""))  # fmt: skip
+
+
+def _size(size: int) -> str:
+    return f"{size / 1000:.1f} kB" if size < 1_000_000 else f"{size / 1_000_000:.1f} MB"
 
 
 def _summary(arguments: Mapping[str, object]) -> str:
@@ -591,27 +617,29 @@ def prune(
     sessions: tuple[str, ...], older_than: float, lock_timeout: float, working_directory: str, state_dir: str
 ) -> None:
     """Delete SESSIONS, or all of some age that are finished or never got an answer. Others only when named."""
+    store = _store(working_directory, state_dir)
+    if not sessions and not _older(store, older_than):
+        _say("Nothing to prune.")
+        return
     from endstate_action.state.directory import locate
     from endstate_action.state.lock import StateLock
     from endstate_action.system.proctable import identity
 
-    store = _store(working_directory, state_dir)
-    if not store.directory.is_dir():
-        _say("Nothing to prune.")
-        return
     state = locate(Path(working_directory).resolve(), state_dir)
     tell = f"Waiting up to {lock_timeout:g} s for {{}}, which holds {state.path}."
     with StateLock(
         state.lock, identity(), timeout_s=lock_timeout, on_wait=lambda holder: _say(printable(tell.format(holder)))
     ):
-        doomed = [store.find(s) for s in sessions]
-        if not sessions:
-            limit = time.time() - older_than * 86400
-            doomed = [s.id for s in store.all() if _is_spent(s) and s.changed_at < limit]
-        for name in doomed:
+        for name in [store.find(s) for s in sessions] if sessions else _older(store, older_than):
             store.remove(name)
             state.baseline(name).unlink(missing_ok=True)
             _put(name)
+
+
+def _older(store: Any, days: float) -> list[str]:
+    """Sessions that nobody goes on with, and whose last record is so old."""
+    limit = time.time() - days * 86400
+    return [s.id for s in store.all() if _is_spent(s) and s.changed_at < limit]
 
 
 def _is_spent(session: Listed) -> bool:
@@ -619,16 +647,163 @@ def _is_spent(session: Listed) -> bool:
     return session.is_finished or (session.state is not None and session.state.steps == 0)
 
 
+@sessions.command()
+@click.argument("session", required=False)
+@click.option("--store", required=True, metavar="WHERE", help="Where checkpoints go, as for `run`.")
+@click.option("--json", "as_json", is_flag=True, help="Print one array.")
+@_located
+def inspect(session: str | None, store: str, as_json: bool, working_directory: str, state_dir: str) -> None:
+    """What a store has of SESSION, or of all, and what a resume would go on from. Changes nothing."""
+    _show_stored(_stored(session, store, working_directory, state_dir), as_json)
+
+
+@cli.command(short_help="What a resume would restore.")
+@click.option("--session", metavar="ID", help="Which session; the newest one by default.")
+@click.option("--store", required=True, metavar="WHERE", help="Where checkpoints go, as for `run`.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would be restored.")
+@click.option("--json", "as_json", is_flag=True, help="Print one array.")
+@_located
+def restore(
+    session: str | None, store: str, dry_run: bool, as_json: bool, working_directory: str, state_dir: str
+) -> int:
+    """Tell what a resume would restore here, and why, without doing it.
+
+    Exit code 0 if it would go on, else that of the refusal.
+    """
+    from endstate_action.state.checkpoint.choose import refusal
+
+    if not dry_run:
+        raise InputError(
+            "Nothing was restored: a restore is part of a resume, which also claims its number and settles.",
+            hint="`endstate run --resume --store …` does it; with --dry-run, this command tells what it would do.",
+        )
+    found = _stored(session, store, working_directory, state_dir, newest=True)
+    _show_stored(found, as_json)
+    error = refusal(found[0].choice) if found else None
+    return error.exit_code if error else 0
+
+
+def _stored(
+    session: str | None, store: str, working_directory: str, state_dir: str, *, newest: bool = False
+) -> list[Any]:
+    from endstate_action.durable import Line, NoDepot, open_depot
+    from endstate_action.errors import UnknownSession
+    from endstate_action.restoring import unfinished
+    from endstate_action.state.directory import locate, workspace_at
+    from endstate_action.state.session import SessionStore
+    from endstate_action.state.stores.choice import parse_store
+    from endstate_action.successor import find_session, inspect
+    from endstate_action.system import git
+
+    environ = dict(os.environ)
+    workspace = workspace_at(working_directory)
+    state = locate(workspace, _state_dir(state_dir))
+    state.confirm()
+    with TemporaryDirectory() as scratch:
+        repository = git.discover(workspace, environ, Path(scratch))
+        depot = open_depot(parse_store(store), environ, workspace, Path(scratch) / "store", repository)
+        if isinstance(depot, NoDepot):
+            raise InputError(f"The store was not looked at: {depot.reason}.", hint=depot.remedy)
+        here = SessionStore(state.sessions)
+        stored = depot.store.lineages(timeout_s=20.0)
+        if session is None and not newest and stored is not None:
+            wanted = stored
+        else:
+
+            def nothing_here() -> str:
+                raise UnknownSession("There is no session here.")
+
+            wanted = [find_session(session, here, depot, nothing_here)]
+        half = unfinished(state)
+        return [inspect(depot, Line(w), here, half_restored=half is not None and half.lineage == w) for w in wanted]
+
+
+def _show_stored(found: list[Any], as_json: bool) -> None:
+    from endstate_action.state.checkpoint.choose import refusal
+
+    told = []
+    for stored in found:
+        error = refusal(stored.choice)
+        told.append(
+            {
+                "session-id": stored.lineage,
+                "epoch": stored.epoch,
+                "here": None
+                if stored.local is None
+                else {"attempt": stored.local.epoch, "records": stored.local.records},
+                "checkpoints": [_checkpoint(seen, manifest) for seen, manifest in stored.checkpoints],
+                "would": _would(stored.choice) if error is None else "refuse",
+                "because": str(error) if error else "",
+                "hint": error.hint if error else "",
+            }
+        )
+    if as_json:
+        _put(json.dumps(told, ensure_ascii=False))
+        return
+    if not told:
+        _say("The store has no checkpoint of any session.")
+    for session in told:
+        _put(f"session {session['session-id']}  claimed up to attempt {session['epoch']}  would {session['would']}")
+        if session["because"]:
+            _put(f"  {printable(session['because'])}")
+        for one in session["checkpoints"]:
+            _put(f"  {one['key']}  {printable(one['state'])}")
+
+
+def _checkpoint(seen: Any, manifest: Any) -> dict[str, Any]:
+    reason = getattr(seen.found, "reason", None)
+    body = {
+        "key": str(seen.key),
+        "attempt": seen.key.epoch,
+        "sequence": seen.key.sequence,
+        "effects": seen.key.effects,
+        "state": reason or ("opens" if seen.found else "not looked at, since a newer one opens"),
+    }
+    if manifest is not None:
+        made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.at))
+        body |= {
+            "state": f"opens: {_count(manifest.records, 'record')}, made {made}, tree {manifest.tree_hash}",
+            "records": manifest.records,
+            "made": made,
+            "tree-hash": manifest.tree_hash,
+            "base": manifest.about.base_commit,
+            "done": manifest.is_done,
+        }
+    return body
+
+
+def _would(choice: Any) -> str:
+    from endstate_action.state.checkpoint.choose import AlreadyDone, UseLocal, UseStored
+
+    match choice:
+        case UseStored(key):
+            return f"restore {key}"
+        case UseLocal():
+            return "go on with what is on this machine"
+        case AlreadyDone():
+            return "do nothing: it is finished and delivered"
+        case _:
+            return "find nothing"
+
+
 def _store(working_directory: str, state_dir: str) -> Any:
-    from endstate_action.config import parse_state_dir
     from endstate_action.state.directory import locate, refuse_tracked, workspace_at
     from endstate_action.state.session import SessionStore
 
     workspace = workspace_at(working_directory)
-    state = locate(workspace, parse_state_dir("state-dir", state_dir))
+    state = locate(workspace, _state_dir(state_dir))
     state.confirm()
     refuse_tracked(state, workspace, os.environ)
     return SessionStore(state.sessions)
+
+
+def _state_dir(given: str) -> str:
+    """Most commands are over before the modules that parse are loaded."""
+    if given == ".endstate":
+        return given
+    from endstate_action.config import parse_state_dir
+
+    return parse_state_dir("state-dir", given)
 
 
 def _chosen(store: Any, session: str | None) -> str:
@@ -652,10 +827,9 @@ def tree_hash(path: str, state_dir: str, as_json: bool) -> None:
 
     Times, owners and inodes do not count. Left out are .git and the state directory, at the root only.
     """
-    from endstate_action.config import parse_state_dir
     from endstate_action.system.tree import scan
 
-    names = (".git", parse_state_dir("state-dir", state_dir))
+    names = (".git", _state_dir(state_dir))
     # Without a cache: one in the tree came with it and can say anything, and nothing is to be written there.
     found = scan(Path(path), [os.fsencode(n) for n in names])
     if as_json:

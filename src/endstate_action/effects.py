@@ -19,6 +19,11 @@ class EffectClass(StrEnum):
     KEYED = "keyed"
     OPAQUE = "opaque"
 
+    @property
+    def is_outside(self) -> bool:
+        """Whether something of it may be out of the workspace, where no roll-back reaches."""
+        return self in (EffectClass.NETWORKED, EffectClass.KEYED, EffectClass.OPAQUE)
+
 
 class Probe(StrEnum):
     """What the outside answered when asked whether a keyed effect was applied."""

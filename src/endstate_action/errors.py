@@ -18,7 +18,8 @@
     │   └── NewerFormat        13   written by a newer release
     ├── OutcomeUnknown         20   a person must look
     └── Interrupted            75   a retry will resume
-        └── ProviderUnavailable 75
+        ├── ProviderUnavailable 75
+        └── StoreUnreadable     75  the store could not be asked; in `state.stores.base`
 
 A message says what did not happen and what is still true; `hint` says what to do. Anything that is
 not an `EndstateError` is our bug and ends with exit code 3.

@@ -1,4 +1,4 @@
-"""One run, as a story: lock → open or begin the session → compare → settle → drive → report.
+"""One run, as a story: lock → claim → newest state → restore → open the session → settle → drive, shipping → report.
 
 Nothing here prints and nothing reads the process environment: what the run may know comes in, what
 it says goes out as values.
@@ -12,25 +12,43 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, cast
 
 from endstate_action import __version__
 from endstate_action.agent.context import Budget
 from endstate_action.agent.fingerprint import refuse_other_provider
 from endstate_action.agent.loop import DEFAULT_SYSTEM, FINISHED_BEFORE, AgentLoop, Event, RunResult, Setup
-from endstate_action.agent.observe import Observer, changed_since, keep_baseline, was_killed_in_opaque_call
+from endstate_action.agent.observe import (
+    Observer,
+    changed_since,
+    keep_baseline,
+    was_killed_before_boot,
+    was_killed_in_opaque_call,
+)
 from endstate_action.agent.policy import Policy
 from endstate_action.agent.providers.base import Provider
 from endstate_action.agent.providers.prices import DEFAULT_MODEL, cost_usd, price_of
 from endstate_action.agent.providers.scripted import ScriptedProvider
 from endstate_action.agent.tools.base import Tool
 from endstate_action.agent.tools.commit import GitCommit
-from endstate_action.config import Config, ProviderName, Settings, find_config, find_instructions
-from endstate_action.errors import InputError, Mismatch, StateError, UnknownSession
+from endstate_action.config import DEFAULT_CONFIG, Config, ProviderName, Settings, find_config, find_instructions
+from endstate_action.durable import Depot, Line, NoDepot, open_depot
+from endstate_action.effects import canonical, digest
+from endstate_action.errors import EndstateError, InputError, Mismatch, StateError, Superseded, UnknownSession
 from endstate_action.messages import Usage
+from endstate_action.restoring import unfinished
+from endstate_action.shipper import LAST_ON_SIGNAL_S, Departed, Shipper
+from endstate_action.state.checkpoint.build import Builder
+from endstate_action.state.checkpoint.manifest import About
 from endstate_action.state.directory import StateDirectory, locate, tracked, workspace_at
 from endstate_action.state.lock import DEFAULT_TIMEOUT_S, StateLock
+from endstate_action.state.packer import Packer
 from endstate_action.state.session import Session, SessionStore, State
+from endstate_action.state.stores.choice import parse_store
+from endstate_action.state.totals import unrecorded_effects
+from endstate_action.state.uploader import NotShipped, Uploader
+from endstate_action.successor import Found, Successor, find_session
 from endstate_action.system import git
 from endstate_action.system.files import Workspace
 from endstate_action.system.git_call import GitError
@@ -61,12 +79,14 @@ class Ports:
     """The environment as it was when the command began; nothing of it reaches a tool but by the allow-list."""
     provider: Callable[[str, Settings], Provider]
     """From a provider's name to the provider; raises `InputError` where something that it needs is missing."""
-    emit: Callable[[Event | SandboxChosen], None] = lambda event: None
+    emit: Callable[[Event | SandboxChosen | Departed], None] = lambda event: None
     notice: Callable[[str], None] = lambda text: None
     """Told, in a sentence, what a person should know before the first model call."""
     clock: Callable[[], float] = time.time
     tools: Callable[[list[Tool]], list[Tool]] = lambda tools: tools
     """Changes the tools before they are offered; for tests that kill inside one."""
+    process: Callable[[], Mapping[str, Any]] = identity
+    """Names this process, host and boot included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +105,8 @@ class Report:
     outputs: Mapping[str, Any]
     task: int = 1
     """Which of its session's tasks the figures are of, from 1."""
+    departed: Departed | None = None
+    """What left the machine last; None where there is no store."""
 
 
 def run(settings: Settings, choice: Choice, ports: Ports) -> Report:
@@ -104,19 +126,32 @@ def run(settings: Settings, choice: Choice, ports: Ports) -> Report:
 
 def _run(settings: Settings, choice: Choice, ports: Ports) -> Report:
     workspace = workspace_at(settings.working_directory)
+    choice_of_store = parse_store(settings.store)
     state = locate(workspace, settings.state_dir)
     repository = git.discover(workspace, ports.environ, state.tmp)
     _refuse_foreign_state(state, repository, workspace)
     store = SessionStore(state.sessions)
-    if settings.resume and not state.sessions.is_dir():
+    depot = open_depot(choice_of_store, ports.environ, workspace, state.path / "store", repository)
+    if settings.require_durable and isinstance(depot, NoDepot):
+        raise _not_durable(depot)
+    if settings.resume and isinstance(depot, NoDepot) and not state.sessions.is_dir():
         raise UnknownSession(
-            f"There is no session in {state.path}; nothing was run.", hint="`endstate run PROMPT` begins one."
+            f"There is no session in {state.path}; nothing was run.",
+            hint="`endstate run PROMPT` begins one. If checkpoints of it are in a store, name that with --store.",
         )
     state.claim()
     with _locked(state, choice, ports) as lock:
         state.clear()
-        story = _Story(settings, ports, workspace, state, store, repository, lock)
+        story = _Story(settings, ports, workspace, state, store, repository, lock, depot)
         return story.resume(choice.session) if settings.resume else story.begin()
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """The number that was claimed for this attempt, and where; nothing where there is no store."""
+
+    successor: Successor | None = None
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +163,13 @@ class _Story:
     store: SessionStore
     repository: git.Repository | None
     lock: StateLock
+    depot: Depot | NoDepot
 
     def begin(self) -> Report:
         """A new session; one that is unfinished is mentioned, and left as it is."""
         if self.settings.prompt is None:
             raise InputError("There is no prompt, so nothing was started.", hint="Give one, or use --resume.")
+        self._refuse_half_restored()
         known = [s.state for s in self.store.all() if s.state is not None]
         waiting = [s.begun.session for s in known if s.steps and not s.is_finished]
         doubtful = any(map(was_killed_in_opaque_call, known))
@@ -145,13 +182,20 @@ class _Story:
                 f"Unfinished here: {', '.join(waiting)}. A new session begins; "
                 f"`endstate run --resume --session {waiting[0]}` goes on with that one."
             )
-        with self.store.create(self._bound()) as session:
+        name = token_hex(6)
+        taken = self._take_over(name, above=0)
+        with self.store.create(self._bound(), session=name) as session:
             setup = Setup(model, system, config.to_json(), _budget(config))
-            return self._drive(session, provider, config, setup, doubtful=doubtful)
+            return self._drive(session, provider, config, setup, taken, doubtful=doubtful)
 
     def resume(self, wanted: str | None) -> Report:
         """The session that was asked for, else the unfinished one with the newest record, else the newest."""
-        name = self.store.find(wanted) if wanted is not None else self._newest()
+        name = self._wanted(wanted)
+        taken = self._take_over(name, above=self._epoch_of(name))
+        found = taken.successor.find(name, taken.epoch) if taken.successor and taken.epoch else Found()
+        self._tell_found(found)
+        if taken.successor is None:
+            self._refuse_half_restored()
         with self.store.open(name) as session:
             frozen, config, system = session.state.frozen, *self._configuration_of(session.state)
             self._refuse_elsewhere(session.state)
@@ -164,7 +208,7 @@ class _Story:
                 self._check_price(provider.name, model or _model_of(session.state), config)
                 goes_on = "continue" if self.settings.on_mismatch == "continue" else "refuse"
                 setup = Setup(model, system, config.to_json(), _budget(config), on_mismatch=goes_on)
-                return self._drive(session, provider, config, setup)
+                return self._drive(session, provider, config, setup, taken, found)
             except Mismatch:
                 if self.settings.on_mismatch != "restart":
                     raise
@@ -175,13 +219,19 @@ class _Story:
         return replace(self, settings=replace(self.settings, prompt=prompt, provider=chosen, resume=False)).begin()
 
     def _drive(
-        self, session: Session, provider: Provider, config: Config, setup: Setup, *, doubtful: bool = False
+        self,
+        session: Session,
+        provider: Provider,
+        config: Config,
+        setup: Setup,
+        taken: _Taken,
+        found: Found = Found(),  # noqa: B008  a value
+        *,
+        doubtful: bool = False,
     ) -> Report:
         self.lock.name(session.id)
         secrets = Secrets(split_environment(self.ports.environ)[1])
-        place = Workplace(
-            self.workspace, self.state, self.repository, self.ports.environ, session.state.begun.bound, config
-        )
+        place = self._place(session.state.begun.bound, config)
         sandbox = place.sandbox(self.settings.sandbox, network=self.settings.network)
         self.ports.emit(
             SandboxChosen(describe(sandbox), sandbox.note if isinstance(sandbox, Sandbox) else sandbox.reason)
@@ -191,14 +241,22 @@ class _Story:
         if doubtful or was_killed_in_opaque_call(session.state):
             observer.doubt()
         clear = place.clear(session.id, snapshots)
+        process = self.ports.process()
+
+        def leftovers() -> None:
+            clear()
+            self._put_back_after_reboot(session.state, process, observer)
+
         if not session.state.attempts or (session.state.is_finished and self.settings.prompt is not None):
             clear()
             keep_baseline(self.state.baseline(session.id), observer.now())
         interrupts = Interrupts()
+        tools = self.ports.tools(place.tools(sandbox))
+        shipper = self._shipper(session, provider, setup, tools, place, taken, found, secrets, interrupts)
         loop = AgentLoop(
             session,
             provider,
-            self.ports.tools(place.tools(sandbox)),
+            tools,
             workspace=Workspace(self.workspace, hidden=(self.settings.state_dir,), staging=self.state.tmp),
             setup=setup,
             policy=Policy.from_config(config),
@@ -208,18 +266,156 @@ class _Story:
             guard=self.lock.check,
             secrets=secrets,
             call_environment=lambda tag: call_environment(self.ports.environ, extra_names=config.env, tag=tag),
-            leftovers=clear,
+            leftovers=leftovers,
             emit=self.ports.emit,
             interrupts=interrupts,
             clock=self.ports.clock,
             version=__version__,
-            process=identity(),
+            process=process,
+            shipping=shipper,
+            epoch=taken.epoch,
+            effects_before=unrecorded_effects(session.state) + found.effects_before,
         )
         with interrupts.caught(self.settings.limits.max_minutes * 60):
             prompt = self.settings.prompt
-            result = loop.resume() if prompt is None else loop.run(prompt)
+            try:
+                result = loop.resume() if prompt is None else loop.run(prompt)
+            except Superseded:
+                raise
+            except EndstateError:
+                if shipper:
+                    shipper.end(LAST_ON_SIGNAL_S)
+                raise
+            departed = shipper.end() if shipper else None
         told = self._outputs(session.state, result, observer, describe(sandbox))
-        return Report(result, told, session.state.task)
+        told["durability"] = departed.store if departed else "none"
+        told["restored-from"] = found.restored.key if found.restored else None
+        told["restored-tree-hash"] = found.restored.tree_hash if found.restored else None
+        return Report(result, told, session.state.task, departed)
+
+    def _place(self, bound: Mapping[str, Any], config: Config) -> Workplace:
+        return Workplace(self.workspace, self.state, self.repository, self.ports.environ, bound, config)
+
+    # Leaving the machine, and coming back
+
+    def _wanted(self, wanted: str | None) -> str:
+        """The session to resume: of those that are here, or in the store."""
+        if isinstance(self.depot, NoDepot):
+            return self.store.find(wanted) if wanted is not None else self._newest()
+        return find_session(wanted, self.store, self.depot, self._newest)
+
+    def _epoch_of(self, session: str) -> int:
+        try:
+            return self.store.read(session).epoch
+        except (UnknownSession, StateError):
+            return 0
+
+    def _take_over(self, session: str, *, above: int) -> _Taken:
+        """Claim a number for this attempt, where there is a store."""
+        depot = self.depot
+        if isinstance(depot, NoDepot):
+            expected = self.settings.store in ("auto", "none") and not self.ports.environ.get("GITHUB_ACTIONS")
+            self.ports.emit(Departed("none", None, NotShipped(depot.reason, depot.remedy, is_final=True), expected))
+            return _Taken()
+        successor = Successor(
+            depot,
+            Line(session),
+            self.store,
+            lambda bound: self._place(bound, DEFAULT_CONFIG),
+            self.settings.on_mismatch == "continue",
+            self.ports.notice,
+            {},
+        )
+        claimed = successor.claim(above)
+        if isinstance(claimed, int):
+            self.ports.emit(Departed(depot.store.name, None))
+            return _Taken(successor, claimed)
+        if self.settings.require_durable:
+            raise _not_durable(claimed)
+        self.ports.emit(Departed("none", None, NotShipped(claimed.reason, claimed.remedy, is_final=True)))
+        return _Taken()
+
+    def _refuse_half_restored(self) -> None:
+        target = unfinished(self.state)
+        if target is not None:
+            raise StateError(
+                f"A restore of session {target.lineage} did not finish here, so this workspace is neither its nor "
+                "yours. Nothing was run.",
+                hint=f"`endstate run --resume --session {target.lineage} --store …`, with the store it came from, "
+                "finishes it; what was here before is kept.",
+            )
+
+    def _tell_found(self, found: Found) -> None:
+        for reason in found.set_aside:
+            self.ports.notice(f"Not used: {reason}.")
+        if found.restored:
+            self.ports.notice(f"Restored from {found.restored.key}, tree {found.restored.tree_hash}.")
+            for reason in found.restored.reasons:
+                self.ports.notice(f"Not restored: {reason}")
+
+    def _shipper(
+        self,
+        session: Session,
+        provider: Provider,
+        setup: Setup,
+        tools: list[Tool],
+        place: Workplace,
+        taken: _Taken,
+        found: Found,
+        secrets: Secrets,
+        interrupts: Interrupts,
+    ) -> Shipper | None:
+        if taken.successor is None or taken.epoch is None:
+            return None
+        bound, depot, line, epoch = session.state.begun.bound, taken.successor.depot, taken.successor.line, taken.epoch
+        base = bound.get("base")
+        # Who has no way to the base commit needs all of it with every checkpoint.
+        thin = base if base and self.repository and self.repository.is_published(base) else None
+        about = About(
+            __version__,
+            line.repository,
+            line.lineage,
+            session.id,
+            epoch,
+            str(bound.get("workspace", "directory")),
+            self.repository.object_format if self.repository else "sha1",
+            thin,
+            bound.get("base-tree"),
+            digest(canonical([provider.name, setup.model, [tool.contract() for tool in tools]])),
+        )
+        packer = Packer(place.objects, thin, secrets)
+        builder = Builder(
+            about,
+            depot.sealing,
+            lambda after: self.store.journal(session.id, after),
+            packer.pack,
+            scan=lambda text: ", ".join(secrets.contains(text)) or None,
+            restored=found.manifest,
+            effects_before=unrecorded_effects(session.state) + found.effects_before,
+        )
+        uploader = Uploader(builder, depot.store, lambda: session.state.records, pace=depot.pace)
+        successor = taken.successor
+        return Shipper(
+            uploader,
+            depot.store.name,
+            lambda: successor.superseded_by(epoch),
+            is_required=self.settings.require_durable,
+            is_chosen=depot.is_chosen,
+            tell=self.ports.emit,
+            check=interrupts.check,
+        )
+
+    def _put_back_after_reboot(self, state: State, process: Mapping[str, Any], observer: Observer) -> None:
+        """What a killed attempt wrote and the disk had not when the machine went down may be gone, in part."""
+        root = state.observed.root if state.observed else None
+        if not was_killed_before_boot(state, process) or not observer.can_roll_back(root):
+            return
+        restored = observer.roll_back(root or "")
+        if restored.kept is not None:
+            self.ports.notice(
+                "The machine was started anew since the last attempt was killed. The workspace was put back to what "
+                f"was recorded last; what was here is kept as snapshot {restored.kept[:12]}."
+            )
 
     def _outputs(self, state: State, result: RunResult, observer: Observer, sandbox: str) -> dict[str, Any]:
         now, changed = result.tree_hash(), changed_since(self.state.baseline(state.begun.session), observer.now())
@@ -344,7 +540,7 @@ def outputs(
         "attempt": result.attempt,
         "resumed": result.attempt > 1,
         "restored-from": None,
-        "durability": "local",
+        "durability": "none",
         "sandbox": sandbox,
         "base-tree": bound.get("base-tree"),
         "restored-tree-hash": None,
@@ -368,6 +564,13 @@ def outputs(
         ],
         "refused-calls": result.refused_calls,
     }
+
+
+def _not_durable(why: NoDepot) -> InputError:
+    return InputError(
+        f"Checkpoints cannot leave this machine: {why.reason}. That was required, so nothing was run or spent.",
+        hint=why.remedy or "Name a store, or do without --require-durable.",
+    )
 
 
 def _refuse_foreign_state(state: StateDirectory, repository: git.Repository | None, workspace: Path) -> None:

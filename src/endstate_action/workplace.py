@@ -46,15 +46,18 @@ class Workplace:
     def state_name(self) -> str:
         return self.state.path.relative_to(self.workspace).as_posix()
 
+    def objects(self) -> ObjectStore:
+        """A view of the object store; each thread needs one of its own."""
+        kind = self.repository.object_format if self.repository else "sha1"
+        return ObjectStore(self.state.path / "objects", kind, self.environ, workspace=self.workspace)
+
     def snapshots(self) -> SnapshotStore:
         """The snapshots of this workspace, with the project's git state where there is one.
 
         Raises:
             StateError: the state directory is on another file system, or the base commit cannot be read.
         """
-        repository, base = self.repository, self.bound.get("base")
-        kind = repository.object_format if repository else "sha1"
-        objects = ObjectStore(self.state.path / "objects", kind, self.environ, workspace=self.workspace)
+        repository, base, objects = self.repository, self.bound.get("base"), self.objects()
         if repository is None:
             return SnapshotStore(
                 objects,

@@ -291,8 +291,9 @@ def test_prune_says_for_whom_it_waits_and_waits_no_longer_than_told(workspace: P
     marker = tmp_path / "reached"
     process = begin(workspace, "run", "do it", *script(workspace, calls(bash(f"echo x > {marker}; sleep 60"))))
     wait_for(marker)
+    (session,) = json.loads(endstate(workspace, "sessions", "list", "--json").out)
     try:
-        ran = endstate(workspace, "sessions", "prune", "--lock-timeout", "1.5")
+        ran = endstate(workspace, "sessions", "prune", session["session-id"], "--lock-timeout", "1.5")
     finally:
         process.kill()
         process.communicate()

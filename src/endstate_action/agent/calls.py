@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from endstate_action.agent.observe import Observer
 from endstate_action.agent.settle import Action, Content, Found, Pending, Settlement, answer, decide
+from endstate_action.agent.shipping import KeptHere, Shipping
 from endstate_action.agent.tools.base import (
     CallContext,
     FileChange,
@@ -69,6 +70,7 @@ class Calls:
     call_environment: Callable[[str], Mapping[str, str]] = lambda tag: {}
     emit: Callable[[CallEnded], None] = lambda event: None
     interrupts: Interrupts = field(default_factory=Interrupts)
+    shipping: Shipping = field(default_factory=KeptHere)
 
     def settle(self) -> None:
         """Give every pending call an outcome, in the order they were asked for."""
@@ -109,9 +111,27 @@ class Calls:
         # What a command does cannot be planned, so what is there before it is looked at once more.
         before = self._observed(asked.step) if tool.effect in _MAY_DO_ANYTHING else ()
         self.session.append(*before, self._started(asked, tool, context, change, before))
+        held = self._held(asked, tool)
+        if held is not None:
+            self._finish(asked, "not_run", f"Not run: {held}.", 0.0, settled)
+            return
         began = self.clock()
         status, text = self._act(asked, tool, context, change)
         self._finish(asked, status, text, self.clock() - began, settled, wrote=tool.effect)
+
+    def _held(self, asked: Requested, tool: Tool) -> str | None:
+        """Why the call, whose start is on record, must not run after all; None once it may."""
+        try:
+            if tool.effect.is_outside:
+                return self.shipping.barrier()
+            # What killed one runner may kill the next: its starts are counted off the machine too.
+            if self.epoch > 1 and tool.effect is EffectClass.CONTAINED:
+                return self.shipping.start()
+        except (Interrupted, TimeIsUp):
+            # It has not run, and whoever resumes need not wonder.
+            self._finish(asked, "not_run", "Not run: the run was interrupted before it began. Ask again.", 0.0, None)
+            raise
+        return None
 
     def _roll_back(self, asked: Requested) -> None:
         """Make an interrupted call never have happened; what it left is kept as a snapshot."""
@@ -195,6 +215,10 @@ class Calls:
             self.session.check()
             records += self._observed(asked.step, doubtful=wrote is EffectClass.OPAQUE)
         self.session.append(*records)
+        if wrote.is_outside:
+            self.shipping.soon()
+        else:
+            self.shipping.offer()
         took_s, call = round(elapsed_s, 3), asked.call
         self.emit(CallEnded(asked.step, asked.index, call.name, call.arguments, status, took_s, settled, content))
 

@@ -30,6 +30,7 @@ from endstate_action.agent.fingerprint import accepted_or_refuse, answering_mode
 from endstate_action.agent.observe import Observer
 from endstate_action.agent.policy import Policy
 from endstate_action.agent.providers.base import ContextOverflow, ModelUnknown, Provider, Reply, Request
+from endstate_action.agent.shipping import KeptHere, Shipping
 from endstate_action.agent.tools.base import Tool
 from endstate_action.agent.verdict import Ask, Done, Stop, verdict
 from endstate_action.config import Limits
@@ -41,6 +42,7 @@ from endstate_action.errors import (
     Mismatch,
     ProviderUnavailable,
     StateError,
+    Superseded,
     UnknownSession,
 )
 from endstate_action.messages import Message, ToolCall, Usage, scrub
@@ -165,6 +167,9 @@ class AgentLoop:
         secrets: what must neither be recorded nor leave; when left out, only what looks like a token is redacted.
         call_environment: from a call's tag to the environment that its processes see.
         leftovers: ends processes that a dead attempt left running; raises `OutcomeUnknown` if it cannot.
+        shipping: carries checkpoints off the machine; nothing leaves it when left out.
+        epoch: the number claimed for the coming attempt; the next of the session when left out.
+        effects_before: effects outside that were started and that the session does not know of.
         emit: told of each event; must not raise.
     """
 
@@ -184,6 +189,9 @@ class AgentLoop:
         secrets: Secrets | None = None,
         call_environment: Callable[[str], Mapping[str, str]] = lambda tag: {},
         leftovers: Callable[[], None] = lambda: None,
+        shipping: Shipping | None = None,
+        epoch: int | None = None,
+        effects_before: int = 0,
         emit: Callable[[Event], None] = lambda event: None,
         interrupts: Interrupts | None = None,
         clock: Callable[[], float] = time.time,
@@ -202,6 +210,9 @@ class AgentLoop:
         self._guard = guard
         self._secrets = secrets or Secrets({})
         self._leftovers = leftovers
+        self._shipping = shipping or KeptHere()
+        self._epoch = epoch
+        self._effects_before = effects_before
         self._call_environment = call_environment
         self._emit = emit
         self._interrupts = interrupts or Interrupts()
@@ -266,6 +277,9 @@ class AgentLoop:
             raise
         except StateError:
             raise
+        except Superseded:
+            self._end("superseded", "a newer attempt has taken over")
+            raise
         except EndstateError as error:
             self._end("failed", str(error))
             raise
@@ -277,6 +291,7 @@ class AgentLoop:
             return "stopped", stop
         self._leftovers()
         self._notice_changes()
+        self._shipping.begin()
         calls.settle()
         for prompt_id, text in self._state.waiting_prompts:
             self._add_prompt(prompt_id, text)
@@ -388,6 +403,7 @@ class AgentLoop:
             denied or None,
         )
         self._session.append(record)
+        self._shipping.offer()
         self._emit(StepEnded(record.step, message.text, len(message.tool_calls), self._cost()))
         self._refuse_other_model()
 
@@ -511,7 +527,9 @@ class AgentLoop:
         moved = {r.epoch for r in state.replies[first:]} | {e.epoch for e in state.ended}
         begun_before = {e.epoch for e in state.ended if e.task < state.task}
         earlier = max(begun_before, default=0)
-        lost = [a.epoch for a in state.attempts[:-1] if a.epoch > earlier and a.epoch not in moved]
+        # By number and not by record: what died before it left its machine is counted too.
+        begun = range(max(earlier + 1, state.attempts[0].epoch), state.epoch)
+        lost = [epoch for epoch in begun if epoch not in moved]
         if len(lost) > self._limits.max_resumes:
             return f"max-resumes: {len(lost)} attempts were killed before they finished a step"
         return None
@@ -562,7 +580,7 @@ class AgentLoop:
     def _attempt_record(self, accepted: tuple[str, ...], asked: Asked | None = None) -> Attempt:
         limits = self._limits.to_json() | {"on-mismatch": self._setup.on_mismatch}
         return Attempt(
-            self._state.epoch + 1,
+            max(self._epoch or 0, self._state.epoch + 1),
             self._clock(),
             self._version,
             self._process,
@@ -572,6 +590,7 @@ class AgentLoop:
             self._setup.model or self._model(),
             accepted,
             asked,
+            self._effects_before,
         )
 
     def _frozen(self) -> Frozen:
@@ -598,6 +617,7 @@ class AgentLoop:
             self._call_environment,
             self._emit,
             self._interrupts,
+            self._shipping,
         )
 
     def _guard_both(self) -> None:

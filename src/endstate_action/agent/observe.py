@@ -6,7 +6,7 @@ overwritten by an agent that does not know of it; and an interrupted command cou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,6 +156,18 @@ def was_killed_in_opaque_call(state: State) -> bool:
     """Whether a call that could write anywhere, our cache included, began and has no outcome yet."""
     started = (state.started.get(place, ()) for place in state.pending)
     return any(starts[-1].effect is EffectClass.OPAQUE for starts in started if starts)
+
+
+def was_killed_before_boot(state: State, process: Mapping[str, object]) -> bool:
+    """Whether the attempt before `process` neither ended by itself nor ran since the machine was started.
+
+    The newest attempt on record may be that of `process` itself.
+    """
+    earlier = [a for a in state.attempts if a.process != process]
+    if not earlier or any(e.epoch == earlier[-1].epoch for e in state.ended):
+        return False
+    before, now = (named.get("boot_id") for named in (earlier[-1].process, process))
+    return bool(before and now) and before != now and earlier[-1].process.get("host") == process.get("host")
 
 
 def changed_since(baseline: Path, seen: Seen) -> list[str] | None:

@@ -39,6 +39,8 @@ INPUTS = (
     "max-minutes",
     "sandbox",
     "network",
+    "store",
+    "require-durable",
 )
 
 _INT = re.compile(r"[0-9]{1,9}")
@@ -89,6 +91,10 @@ class Settings:
     sandbox: SandboxChoice = "auto"
     network: bool = False
     """Whether shell calls in the sandbox may use the network."""
+    store: str = "auto"
+    """Where checkpoints go, as given; `state.stores.choice` knows what it can be."""
+    require_durable: bool = False
+    """Whether a run whose checkpoints cannot leave the machine is an error."""
 
 
 def parse_settings(inputs: Mapping[str, str], read: Read) -> Settings:
@@ -114,6 +120,8 @@ def parse_settings(inputs: Mapping[str, str], read: Read) -> Settings:
         limits=_limits(given),
         sandbox=parse_choice("sandbox", given.get("sandbox", "auto"), get_args(SandboxChoice)),
         network=parse_boolean("network", given.get("network", "false")),
+        store=given.get("store", "auto"),
+        require_durable=parse_boolean("require-durable", given.get("require-durable", "false")),
     )
 
 

@@ -46,6 +46,11 @@ class StateDirectory:
     def cache(self) -> Path:
         return self.path / "cache"
 
+    @property
+    def restore_log(self) -> Path:
+        """There while a restore is under way, and after one that was killed."""
+        return self.path / "restore.json"
+
     def baseline(self, session: str) -> Path:
         """The scan of the workspace taken when the session's task began."""
         return self.path / "baseline" / session

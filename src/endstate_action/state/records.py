@@ -22,7 +22,7 @@ Key: TypeAlias = tuple[Any, ...]
 Asked: TypeAlias = tuple[str, str]
 """Id and text of a prompt."""
 Status = Literal["ok", "error", "denied", "refused", "not_run"]
-Conclusion = Literal["success", "stopped", "interrupted", "mismatch", "failed"]
+Conclusion = Literal["success", "stopped", "interrupted", "mismatch", "failed", "superseded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,8 @@ class Attempt:
     accepted: tuple[str, ...] = ()
     asked: Asked | None = None
     """The prompt it was given; added to the conversation once what was pending is settled."""
+    effects_before: int = 0
+    """Effects outside that were started and that the journal does not have: a person chose to go on over the gap."""
 
     def key(self) -> Key:
         return (self.epoch,)

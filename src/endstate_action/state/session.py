@@ -14,12 +14,12 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeAlias
 
 from endstate_action.errors import (
     DiskFull,
@@ -67,6 +67,9 @@ PAGE_BYTES = 2_048
 SCHEMA = "CREATE TABLE journal (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL)"
 MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
 """From format n to n + 1, applied to a copy; there has been one format so far."""
+
+Row: TypeAlias = tuple[int, str, str]
+"""Number, kind and body of a record, as they are stored."""
 
 SUFFIX = ".db"
 _LEAST_ROW_BYTES = 32
@@ -253,6 +256,20 @@ class State:
         """Starts that were not ended by a signal to us."""
         excused = {e.epoch for e in self.start_ended if (e.step, e.index) == place}
         return sum(s.epoch not in excused for s in self.started.get(place, ()))
+
+
+def fold(records: Iterable[Record]) -> State:
+    """The state that a whole journal stands for. Raises: ValueError: it does not begin as a session does."""
+    state: State | None = None
+    for record in records:
+        if state is None:
+            if not isinstance(record, Begun):
+                raise ValueError("the first record is no beginning")
+            state = State(record)
+        state.add(record)
+    if state is None:
+        raise ValueError("there are no records")
+    return state
 
 
 def _void(record: Replied, *, is_last: bool) -> str | None:
@@ -456,15 +473,7 @@ class SessionStore:
         begun = Begun(name, time.time(), bound or {})
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=self.directory, prefix=".new-") as scratch:
-                made = Path(scratch) / "session"
-                with closing(sqlite3.connect(made, isolation_level=None)) as db:
-                    db.execute(f"PRAGMA page_size={PAGE_BYTES}")
-                    db.execute("PRAGMA synchronous=FULL")
-                    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-                    db.execute(f"PRAGMA user_version={FORMAT}")
-                    db.execute(SCHEMA)
-                    db.execute("INSERT INTO journal VALUES (1, ?, ?)", (begun.kind, encode(begun)))
+            with self._made([(1, begun.kind, encode(begun))]) as made:
                 if path.exists():
                     raise InputError(f"Session {name} exists already; nothing was begun.")
                 made.replace(path)
@@ -474,6 +483,49 @@ class SessionStore:
         except OSError as error:
             _translate_os(error, path, "The session was not begun")
         return self.open(name)
+
+    def adopt(self, session: str, rows: Sequence[Row]) -> None:
+        """Make `rows`, from another machine, the whole journal of the session; what was here under its name goes.
+
+        The new file is whole before the old one is touched. Killed in between, no session is here, or the new one
+        without what belonged to the old: who restores has that on record, and does it again.
+
+        Raises:
+            SessionDamaged: the rows are no journal of this session. Nothing was changed.
+            DiskFull, StateReadOnly, StateError: it could not be written.
+        """
+        path = self._path(session)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with self._made(rows) as made:
+                with closing(_connect_readonly(made)) as db:
+                    _load(db, path)
+                # Without its database a WAL says nothing; beside another one it would be read as that one's.
+                for suffix in ("", "-wal", "-shm", "-journal"):
+                    path.with_name(path.name + suffix).unlink(missing_ok=True)
+                sync_directory(self.directory)
+                made.replace(path)
+            sync_directory(self.directory)
+        except sqlite3.Error as error:
+            _translate(error, path, f"Session {session} was not restored")
+        except OSError as error:
+            _translate_os(error, path, f"Session {session} was not restored")
+
+    @contextmanager
+    def _made(self, rows: Sequence[Row]) -> Iterator[Path]:
+        """A database with these rows, whole and synced, under a name of its own beside the sessions."""
+        with tempfile.TemporaryDirectory(dir=self.directory, prefix=".new-") as scratch:
+            made = Path(scratch) / "session"
+            with closing(sqlite3.connect(made, isolation_level=None)) as db:
+                db.execute(f"PRAGMA page_size={PAGE_BYTES}")
+                db.execute("PRAGMA synchronous=FULL")
+                db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                db.execute(f"PRAGMA user_version={FORMAT}")
+                db.execute(SCHEMA)
+                db.execute("BEGIN IMMEDIATE")
+                db.executemany("INSERT INTO journal VALUES (?, ?, ?)", rows)
+                db.execute("COMMIT")
+            yield made
 
     def open(self, session: str) -> Session:
         """Open a session for writing.
@@ -507,7 +559,18 @@ class SessionStore:
             _refuse_newer(db, path)
             return _load(db, path)
 
-    def rows(self, session: str) -> Iterator[tuple[int, str, str]]:
+    def journal(self, session: str, after: int = 0) -> list[Row]:
+        """The rows behind number `after`, as they were at one moment; may be asked beside the writer.
+
+        Raises:
+            UnknownSession, SessionDamaged, StateError.
+        """
+        path = self._existing(session)
+        with self._reading(path, "The session was not read") as db:
+            # One statement is one transaction: no row of a later one can be among them.
+            return db.execute("SELECT seq, kind, body FROM journal WHERE seq > ? ORDER BY seq", (after,)).fetchall()
+
+    def rows(self, session: str) -> Iterator[Row]:
         """The raw rows `(seq, kind, body)`, for export; also where a row cannot be understood.
 
         Raises:
@@ -540,6 +603,10 @@ class SessionStore:
                 found.append(Listed(_name(path), state, state.changed_at))
         return sorted(found, key=lambda s: (s.changed_at, s.id), reverse=True)
 
+    def names(self) -> list[str]:
+        """Ids of the sessions here, readable or not."""
+        return sorted(map(_name, self._files()))
+
     def find(self, prefix: str) -> str:
         """The one session whose id begins with `prefix`.
 
@@ -547,7 +614,7 @@ class SessionStore:
             UnknownSession: none does.
             InputError: several do.
         """
-        names = sorted(map(_name, self._files()))
+        names = self.names()
         matching = [n for n in names if n.startswith(prefix)]
         if prefix in matching:
             return prefix

@@ -22,3 +22,14 @@ def total_usage(state: State) -> Usage:
     first = state.first_step_of_task()
     used = [r.usage for r in state.replies[first:]] + [s.usage for s in state.spent if s.step > first]
     return sum(used, Usage())
+
+
+def effects_started(state: State) -> int:
+    """Starts of calls that reach outside the workspace, as the world has seen them."""
+    recorded = sum(started.effect.is_outside for starts in state.started.values() for started in starts)
+    return recorded + unrecorded_effects(state)
+
+
+def unrecorded_effects(state: State) -> int:
+    """Those of them that the journal does not have, since a person chose to go on without."""
+    return max((attempt.effects_before for attempt in state.attempts), default=0)

@@ -128,6 +128,17 @@ class Repository:
         found = self._git.ask("rev-parse", "-q", "--verify", "--end-of-options", f"{commit}^{{commit}}")
         return text(found).strip() if found else None
 
+    def is_published(self, commit: str) -> bool:
+        """Whether a branch of a remote repository had it when it was last looked at."""
+        listed = self._git.out(
+            "for-each-ref", "--count=1", "--format=%(refname)", f"--contains={commit}", "refs/remotes"
+        )
+        return bool(listed)
+
+    def remote_url(self) -> str | None:
+        """Where the checkout came from, as its configuration says; None where it says nothing."""
+        return self._user.settings().get("remote.origin.url")
+
     def subject_of(self, commit: str) -> str:
         shown = self._git.line("rev-list", "-n1", "--encoding=UTF-8", "--format=%s", commit, "--")
         return shown.partition("\n")[2]

@@ -188,10 +188,12 @@ class SnapshotStore:
         present = load(self._objects, taken.root)
         differences = list(compare(self._objects, present, target))
         self._check(target, differences)
-        if begun is None and not differences and present.git == target.git:
+        is_same = not differences and present.git == target.git
+        if begun is None and is_same and not target.git:
             self._remember()
             return self._restored(target, None, (), ())
-        journal = begun or Journal(target.root, present.root if keep else None)
+        # The same state says nothing of lock files and of objects that were lost or damaged: they are put right as well.
+        journal = begun or Journal(target.root, present.root if keep and not is_same else None)
         precious = {*self._excluded, *(present.meta.left_alone if keep else ())}
         with self._restoring.prepared(differences, target, precious, journal.kept or present.root) as work:
             self._restoring.begin(journal)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from endstate_action.errors import StateError
+from endstate_action.state.snapshot import store_files
 from endstate_action.state.snapshot.refusals import writing
-from endstate_action.system.files import atomic_write
+from endstate_action.system import own_files
 from endstate_action.system.git_call import GitError
 
 if TYPE_CHECKING:
@@ -39,16 +40,21 @@ def import_base(store: ObjectStore, repository_git_dir: Path, commit: str) -> No
             "Nothing was run.",
             hint="Check that the repository is whole (`git fsck`) and that git can be started.",
         )
+    note_base(store, commit)
+
+
+def note_base(store: ObjectStore, commit: str) -> None:
+    """Take a commit that is in the store, from wherever it came, for a base; `is_whole` then tells."""
+    _forget_parents(store, commit)
     whole = not store.missing(content_of(store, commit))
     with writing("The base commit was not noted"):
-        mark.parent.mkdir(exist_ok=True)
-        atomic_write(mark, b"whole\n" if whole else b"partial\n")
+        store_files.put(_mark(store, commit), b"whole\n" if whole else b"partial\n")
 
 
 def is_whole(store: ObjectStore, commit: str) -> bool:
     """Whether `import_base` found all content of the commit."""
     try:
-        return _mark(store, commit).read_bytes() == b"whole\n"
+        return own_files.get(_mark(store, commit)) == b"whole\n"
     except OSError:
         return False
 
@@ -74,17 +80,19 @@ def _mark(store: ObjectStore, commit: str) -> Path:
 
 def _forget_parents(store: ObjectStore, commit: str) -> None:
     shallow = store.path / "shallow"
-    known = shallow.read_bytes() if shallow.exists() else b""
-    if commit.encode() not in known.split():
-        with writing("The base commit was not noted"):
-            atomic_write(shallow, known + commit.encode() + b"\n")
+    with writing("The base commit was not noted"):
+        known = store_files.text_of(shallow).split()
+        if commit not in known:
+            store_files.put(shallow, "".join(f"{name}\n" for name in (*known, commit)).encode())
 
 
 def _pack(store: ObjectStore, objects: Path, commit: str) -> str:
     """Copy what is in `objects`; returns what git complains of."""
     packs = store.path / "objects" / "pack"
-    for left in packs.glob("tmp_*"):
-        left.unlink(missing_ok=True)
+    with writing("What was left half written was not removed"), own_files.directory(packs) as place:
+        for left in store_files.listed_names(place):
+            if left.startswith("tmp_"):
+                own_files.remove(left, place)
     # Whole objects: one revision holds few alike, and they can be read here, piece by piece, without git.
     options = ("--revs", "--no-reuse-delta", "--window=0", "--missing=allow-any")
     try:

@@ -15,12 +15,16 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from endstate_action.state.snapshot import store_files
 from endstate_action.state.snapshot.git_files import give_to
 from endstate_action.state.snapshot.git_graph import HERE, Graph, Listed, Unreadable, lines
-from endstate_action.system.durable import sync
+from endstate_action.state.snapshot.packed import PIECE_BYTES
+from endstate_action.system import own_files
 from endstate_action.system.git_call import GitError
+from endstate_action.system.tree_walk import DIRECTORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,8 @@ class Exchange:
     def _packed(self, names: set[str], env: Mapping[str, str], *, verify: bool) -> Iterator[Path]:
         """A pack of these objects, with its index, in a place of its own."""
         place = self.graph.store.path / "tmp" / secrets.token_hex(8)
-        place.mkdir(parents=True)
+        with own_files.directory(place, make=True):
+            pass
         try:
             options = ("--no-reuse-delta", "--window=0") if verify else ()
             self.graph.run("pack-objects", "-q", *options, os.fspath(place / "pack"), given=lines(names), env=env)
@@ -147,22 +152,31 @@ class Exchange:
 
 
 def _move_in(pack: Path, target: Path) -> None:
-    """Durably, and the index last, since git finds a pack by it."""
-    owner = target.lstat()
-    for suffix in (".pack", ".idx"):
-        source = pack.with_suffix(suffix)
-        temp = target / f"tmp_{source.name}"
-        temp.unlink(missing_ok=True)
-        shutil.copyfile(source, temp)
-        temp.chmod(0o444)
-        give_to(temp, owner)
-        sync([os.fspath(temp)], [])
-        temp.rename(target / source.name)
-    sync([], [os.fspath(target)])
+    """Durably, and the index last, since git finds a pack by it. `target` is refused if it is a link."""
+    place = os.open(target, DIRECTORY)
+    try:
+        owner = os.fstat(place)
+
+        def finish(file: int) -> None:
+            os.fchmod(file, 0o444)
+            if os.geteuid() == 0:
+                # Whoever works as root in somebody else's repository must not leave what he cannot remove.
+                os.fchown(file, owner.st_uid, owner.st_gid)
+            os.fsync(file)
+
+        for suffix in (".pack", ".idx"):
+            source = pack.with_suffix(suffix)
+            with source.open("rb") as file:
+                pieces = iter(partial(file.read, PIECE_BYTES), b"")
+                store_files.put_in(place, source.name, f"tmp_{source.name}", pieces, finish)
+        os.fsync(place)
+    finally:
+        os.close(place)
 
 
 def _make(folder: Path) -> None:
-    if not folder.is_dir():
+    if not _is_plain(folder):
+        # What is no directory, or leads to one, is refused here rather than written through.
         folder.mkdir()
         give_to(folder, folder.parent.lstat())
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from endstate_action.state.snapshot import store_files
 from endstate_action.state.snapshot.objects import ObjectStore
-from endstate_action.system.files import atomic_write
+from endstate_action.system import own_files
 from endstate_action.system.git_call import GitError
 
 HERE: Mapping[str, str] = {}
@@ -138,13 +139,13 @@ class Graph:
     def forget_parents(self, commits: set[str]) -> None:
         known = self._shallow_ids()
         if not commits <= known:
-            atomic_write(self.store.path / "shallow", lines(known | commits))
+            store_files.put(self.store.path / "shallow", lines(known | commits))
 
     @contextmanager
     def shallow(self, more: set[str], *, ours: bool = True) -> Iterator[str]:
         """A file for git that says which commits to take for first ones: `more` and, if `ours`, our store's."""
         file = Path(f"{self.store.path}/shallow.{os.getpid()}.tmp")
-        file.write_bytes(lines(more | (self._shallow_ids() if ours else set())))
+        own_files.put(file, lines(more | (self._shallow_ids() if ours else set())))
         try:
             yield os.fspath(file)
         finally:
@@ -163,9 +164,7 @@ class Graph:
         return lines([*sorted(tips), *([f"^{base}"] if base and not self.store.missing([base]) else [])])
 
     def _shallow_ids(self) -> set[str]:
-        with suppress(FileNotFoundError):
-            return set((self.store.path / "shallow").read_text().split())
-        return set()
+        return set(store_files.text_of(self.store.path / "shallow").split())
 
 
 def lines(names: Iterable[str]) -> bytes:

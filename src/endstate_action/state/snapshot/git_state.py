@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from endstate_action.errors import DiskFull, StateError
-from endstate_action.state.snapshot import git_files
+from endstate_action.state.snapshot import git_files, store_files
 from endstate_action.state.snapshot.git_exchange import Exchange
 from endstate_action.state.snapshot.git_graph import Graph, lines
 from endstate_action.state.snapshot.git_listing import Item, Listing, load
@@ -30,7 +30,6 @@ from endstate_action.state.snapshot.git_place import Place
 from endstate_action.state.snapshot.git_restore import Restoring
 from endstate_action.state.snapshot.index import Entries, IndexDamaged, difference, tree_entries
 from endstate_action.state.snapshot.objects import ObjectStore
-from endstate_action.system.files import atomic_write
 from endstate_action.system.git_call import GitError
 from endstate_action.system.names import short
 from endstate_action.system.tree_cache import NEVER, Signature, StatCache, signature
@@ -210,17 +209,16 @@ class GitState:
 
     def _given(self, listing: Listing) -> set[str]:
         """What came with the checkout: tags and remote branches as they were at the first look."""
-        file = self._given_file()
-        if file.exists():
-            return set(file.read_text().split())
+        noted = store_files.text_of(self._given_file())
+        if noted:
+            return set(noted.split())
         given = listing.given - {self._base}
         self._note_given(given)
         return given
 
     def _note_given(self, given: set[str]) -> None:
-        file = self._given_file()
-        file.parent.mkdir(exist_ok=True)
-        atomic_write(file, lines(given))
+        # The empty line tells a note of nothing from no note.
+        store_files.put(self._given_file(), b"\n" + lines(given))
 
     def _given_file(self) -> Path:
         return self._store.path / "given" / (self._base or "none")

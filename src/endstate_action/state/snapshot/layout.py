@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import secrets
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 from endstate_action.errors import StateError
-from endstate_action.system.files import atomic_write
+from endstate_action.state.snapshot import store_files
+from endstate_action.system import own_files
 
 _CONFIG = """\
 [core]
@@ -40,7 +46,28 @@ _CONFIG = """\
 \tdirectory = *
 """
 _SHA256 = "[extensions]\n\tobjectFormat = sha256\n"
+_MARK = "endstate-store"
+_IDENTITY = re.compile(r"[0-9a-f]{32}")
+_HEAD = b"ref: refs/heads/none\n"
 _ATTRIBUTES = b"* -text !eol -ident !filter !working-tree-encoding !crlf !diff !merge\n"
+
+
+_READ_BY_GIT = ("HEAD", "config", "shallow", "info/attributes")
+
+
+def confirm(path: Path) -> None:
+    """Git follows links and waits at fifos; this is looked at before it may meet one in the store at `path`.
+
+    Raises:
+        OSError: something of it is not what it is laid out to be.
+    """
+    with own_files.directory(path / "objects" / "pack"):
+        pass
+    with own_files.directory(path) as here:
+        for name in _READ_BY_GIT:
+            with suppress(FileNotFoundError):
+                if not stat.S_ISREG(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
+                    raise NotADirectoryError(errno.ENOTDIR, "no ordinary file", name)
 
 
 def lay_out(path: Path, object_format: str) -> str:
@@ -48,22 +75,35 @@ def lay_out(path: Path, object_format: str) -> str:
 
     Raises:
         StateError: it is for the other object format.
-        OSError: it could not be written.
+        OSError: it could not be written, or what is there of it is a link.
     """
-    mark = path / "endstate-store"
     for name in ("objects/pack", "objects/info", "refs", "info"):
-        (path / name).mkdir(parents=True, exist_ok=True)
+        with own_files.directory(path / name, make=True):
+            pass
     is_sha256 = object_format == "sha256"
     config = _CONFIG.format(version=1 if is_sha256 else 0) + (_SHA256 if is_sha256 else "")
-    if mark.exists() and (path / "config").read_text() != config:
+    found = store_files.text_of(path / _MARK)
+    identity = found if _IDENTITY.fullmatch(found) else ""
+    if identity and store_files.text_of(path / "config") != config:
         raise StateError(
             f"The snapshot store {path} has another object format than the repository ({object_format}).",
             hint="Remove the state directory to begin anew; what it holds belongs to another repository.",
         )
-    if not mark.exists():
-        (path / "info" / "attributes").write_bytes(_ATTRIBUTES)
-        (path / "HEAD").write_text("ref: refs/heads/none\n")
-        (path / "config").write_text(config)
+    if not identity:
+        for name, text in (("info/attributes", _ATTRIBUTES), ("HEAD", _HEAD), ("config", config.encode())):
+            own_files.put(path / name, text)
         # Last: without it, a kill has left a store that is laid out anew.
-        atomic_write(mark, secrets.token_hex(16).encode())
-    return mark.read_text()
+        identity = renew(path)
+    return identity
+
+
+def format_of(path: Path) -> str:
+    """The object format of the store at `path`: `sha1` or `sha256`."""
+    return "sha256" if _SHA256 in store_files.text_of(path / "config") else "sha1"
+
+
+def renew(path: Path) -> str:
+    """Give the store an identity that none had before; what is remembered under the old one is void from here on."""
+    identity = secrets.token_hex(16)
+    store_files.put(path / _MARK, identity.encode())
+    return identity

@@ -7,6 +7,8 @@ is read by its id, so what is read is what was written, or `SnapshotDamaged` is 
 `write` alone makes nothing durable; `sync` does, for everything since the last one. Sync before
 recording an id. What is new waits in memory, within bounds, and goes into one pack, since a file and
 two syncs for each object would be most of a snapshot's cost.
+
+Nothing is written or removed through a link: one that stands in the way is a refusal.
 """
 
 from __future__ import annotations
@@ -14,19 +16,23 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from endstate_action.errors import SnapshotDamaged
-from endstate_action.state.snapshot import base
-from endstate_action.state.snapshot.layout import lay_out
+from endstate_action.state.snapshot import base, store_files
+from endstate_action.state.snapshot.layout import confirm, lay_out, renew
 from endstate_action.state.snapshot.packed import PIECE_BYTES, Pack, PackDamaged
 from endstate_action.state.snapshot.packing import entry, write_pack
 from endstate_action.state.snapshot.refusals import writing
+from endstate_action.system import own_files
 from endstate_action.system.durable import start_writing, sync
 from endstate_action.system.git_call import TIMEOUT_S, Git, GitError
 from endstate_action.system.process import Completed, capture
@@ -37,8 +43,8 @@ TREE, LINK, FILE, EXECUTABLE = 0o40000, 0o120000, 0o100644, 0o100755
 """The modes of a tree's entries; `GITLINK` occurs in the project's trees only."""
 GITLINK = 0o160000
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK, opening a fifo in an object's place would wait for a writer for ever.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _SMALL_BYTES = 1 << 20
 """A larger file is not held in memory, and becomes a file of its own."""
 _FRESH_BYTES = 32 << 20
@@ -46,6 +52,7 @@ _SMALL_PACK_BYTES = 4 << 20
 _MANY_PACKS = 50
 _LEVEL = 1
 _PART = "tmp_obj_"
+_FOLDER = re.compile("[0-9a-f]{2}")
 
 
 class FileChanged(Exception):
@@ -64,6 +71,7 @@ class ObjectStore:
     """The store at `path`, which is made if missing. One process at a time writes to it.
 
     Args:
+        path: no component of it may be a link.
         object_format: `sha1` or `sha256`, as the project's repository has it.
         env: gives PATH; nothing else of it reaches git.
         workspace: programs in here are never run, whatever PATH says.
@@ -84,6 +92,7 @@ class ObjectStore:
         self.object_format = object_format
         self._new_hash: Callable[[bytes], Any] = hashlib.sha256 if object_format == "sha256" else hashlib.sha1
         self._objects = os.fspath(self.path / "objects")
+        self._pack_dir = self.path / "objects" / "pack"
         self._fresh: dict[str, tuple[str, bytes, bytes]] = {}
         """Kind, content and packed form of what is not on the disk yet."""
         self._fresh_bytes = 0
@@ -170,6 +179,14 @@ class ObjectStore:
         if content.hexdigest() != name:
             raise _damaged(name, "is not what its id says")
 
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The content of whatever it is, in bounded memory; its id is not checked.
+
+        Raises:
+            SnapshotDamaged: it is missing, or cannot be read.
+        """
+        return self._open(name)[2]
+
     def missing(self, names: Iterable[str]) -> set[str]:
         """Those that are not there. What is there has not been read."""
         missing = {name for name in names if not self._is_there(name)}
@@ -199,7 +216,13 @@ class ObjectStore:
             raise _damaged(name, "is no tree") from None
         return entries
 
-    def git(self, *argv: str, input: bytes | None = None, extra_env: Mapping[str, str] | None = None) -> Completed:
+    def git(
+        self,
+        *argv: str,
+        input: bytes | None = None,
+        extra_env: Mapping[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Completed:
         """Run git on this store, with nothing of the user's and nothing of the project's configuration.
 
         What it writes is synced by git itself.
@@ -211,9 +234,11 @@ class ObjectStore:
             raise GitError("There is no git program.")
         env = {**self._git.env, "HOME": "/nonexistent", **(extra_env or {})}
         self._pack_fresh()
+        with writing("Git was not asked"):
+            confirm(self.path)
         self._stale = True
         try:
-            return capture([self._git.program, *argv], cwd=self.path, env=env, input=input, timeout_s=TIMEOUT_S)
+            return capture([self._git.program, *argv], cwd=self.path, env=env, input=input, timeout_s=timeout_s)
         except OSError as error:
             raise GitError(f"git {argv[0]} did not work: {error}") from error
 
@@ -224,6 +249,61 @@ class ObjectStore:
     def is_whole(self, commit: str) -> bool:
         """Whether `import_base` found all content of the commit."""
         return base.is_whole(self, commit)
+
+    def keep_only(self, wanted: AbstractSet[str]) -> None:
+        """Delete every object but these. Killed at any point, these are there and read as before.
+
+        The identity changes first, and so does everything that was remembered of this store become void.
+
+        Raises:
+            SnapshotDamaged: one of them cannot be read where it stands beside others. Nothing wanted was deleted.
+        """
+        self.sync()
+        with writing("Nothing was deleted from the snapshot store"):
+            self.identity = renew(self.path)
+        with writing("The snapshot store was not cleared of all that nobody needs"):
+            self._look_for_packs()
+            for name, pack in list(self._packs.items()):
+                self._keep_of(name, pack, wanted)
+            self._remove_loose(wanted)
+            self._remove_parts()
+        self._sound &= wanted
+
+    def _keep_of(self, index: str, pack: Pack, wanted: AbstractSet[str]) -> None:
+        names = set(pack.names())
+        kept = names & wanted
+        if kept == names:
+            return
+        entries: dict[bytes, bytes] = {}
+        size = 0
+        for name, kind, content in self.read_many(sorted(kept)):
+            entries[bytes.fromhex(name)] = packed = entry(kind, content)
+            size += len(packed)
+            if size > _FRESH_BYTES:
+                write_pack(self._pack_dir, entries, self._new_hash)
+                entries, size = {}, 0
+        if entries:
+            write_pack(self._pack_dir, entries, self._new_hash)
+        sync((), [os.fspath(self._pack_dir)])
+        self._remove_packs([index])
+
+    def _remove_loose(self, wanted: AbstractSet[str]) -> None:
+        for folder in own_files.names(Path(self._objects)):
+            if _FOLDER.fullmatch(folder):
+                with own_files.directory(Path(self._objects)) as top, store_files.below(top, folder) as place:
+                    for name in os.listdir(place):
+                        if folder + name not in wanted:
+                            own_files.remove(name, place)
+
+    def _remove_parts(self) -> None:
+        """What a kill has left half written or half removed: a pack counts only with its index."""
+        packs = own_files.names(self._pack_dir)
+        whole = {name.removesuffix(".idx") for name in packs if name.endswith(".idx")}
+        left = [(self._pack_dir, name) for name in packs if name.partition(".")[0] not in whole]
+        left += [(Path(self._objects), n) for n in own_files.names(Path(self._objects)) if n.startswith(_PART)]
+        for folder, name in left:
+            with own_files.directory(folder) as place:
+                own_files.remove(name, place)
 
     def _holds(self, name: str) -> bool:
         """Whether it is there and sound, so that it need not be written."""
@@ -254,8 +334,8 @@ class ObjectStore:
             return
         entries = {bytes.fromhex(name): packed for name, (_, _, packed) in self._fresh.items()}
         with writing("Objects of a snapshot were not written"):
-            write_pack(Path(self._objects, "pack"), entries, self._new_hash)
-        self._new_names.add(f"{self._objects}/pack")
+            write_pack(self._pack_dir, entries, self._new_hash)
+        self._new_names.add(os.fspath(self._pack_dir))
         self._fresh.clear()
         self._fresh_bytes = 0
         self._stale = True
@@ -267,31 +347,28 @@ class ObjectStore:
         if len(small) < _MANY_PACKS:
             return
         parts = {name: entries for name, pack in small.items() if (entries := pack.entries()) is not None}
-        write_pack(Path(self._objects, "pack"), dict(_chained(parts.values())), self._new_hash)
-        sync((), [f"{self._objects}/pack"])
-        for name in parts:
-            # The index first: git must not find one without its pack.
-            os.unlink(f"{self._objects}/pack/{name}")
-            os.unlink(f"{self._objects}/pack/{name.removesuffix('.idx')}.pack")
+        write_pack(self._pack_dir, dict(_chained(parts.values())), self._new_hash)
+        sync((), [os.fspath(self._pack_dir)])
+        self._remove_packs(parts)
+
+    def _remove_packs(self, indexes: Iterable[str]) -> None:
+        with own_files.directory(self._pack_dir) as place:
+            for name in indexes:
+                # The index first: git must not find one without its pack.
+                os.unlink(name, dir_fd=place)
+                os.unlink(name.removesuffix(".idx") + ".pack", dir_fd=place)
         self._look_for_packs()
 
     def _put(self, name: str, pieces: Iterable[bytes]) -> None:
-        target, temp = self._loose(name), f"{self._objects}/{_PART}{name}"
-        try:
-            fd = os.open(temp, _WRITE, 0o600)
+        part = f"{_PART}{name}"
+        with own_files.directory(Path(self._objects)) as top:
+            store_files.new_file(top, part, pieces, start_writing)
             try:
-                for piece in pieces:
-                    _write_all(fd, piece)
-                start_writing(fd)
-            finally:
-                os.close(fd)
-            with suppress(FileExistsError):
-                os.mkdir(os.path.dirname(target), 0o700)
-            os.rename(temp, target)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temp)
-            raise
+                with store_files.below(top, name[:2], make=True) as place:
+                    os.rename(part, name[2:], src_dir_fd=top, dst_dir_fd=place)
+            except BaseException:
+                store_files.discard(top, part)
+                raise
         self._sound.add(name)
         self._unsynced.add(name)
         self._new_names.add(self._objects)
@@ -328,11 +405,11 @@ class ObjectStore:
 
     def _look_for_packs(self) -> None:
         width = self._new_hash(b"").digest_size
-        there = {entry.name for entry in os.scandir(f"{self._objects}/pack") if entry.name.endswith(".idx")}
+        there = {name for name in own_files.names(self._pack_dir) if name.endswith(".idx")}
         self._packs = {name: pack for name, pack in self._packs.items() if name in there}
         for name in sorted(there - self._packs.keys()):
             with suppress(OSError, PackDamaged):
-                self._packs[name] = Pack(Path(self._objects, "pack", name), width)
+                self._packs[name] = Pack(self._pack_dir / name, width)
         self._stale = False
 
     def _open(self, name: str) -> tuple[str, int, Iterator[bytes]]:
@@ -385,15 +462,11 @@ def _pieces_of(fd: int, size: int) -> Iterator[bytes]:
         raise FileChanged
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
 def _inflated(fd: int) -> Iterator[bytes]:
     unpack = zlib.decompressobj()
     with os.fdopen(fd, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise zlib.error("it is no ordinary file")
         while not unpack.eof:
             piece = unpack.unconsumed_tail or file.read(PIECE_BYTES)
             if not piece:

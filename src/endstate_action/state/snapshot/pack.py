@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from endstate_action.errors import StateError
@@ -44,11 +44,20 @@ class Head:
     """Commits that it brings without what came before them."""
 
 
-def pack(objects: ObjectStore, root: str, tips: Iterable[str], base: str | None) -> bytes:
+def pack(
+    objects: ObjectStore,
+    root: str,
+    tips: Iterable[str],
+    base: str | None,
+    look: Callable[[str, bytes], None] = lambda name, path: None,
+) -> bytes:
     """The snapshot `root` and what `tips` reach, for whoever has `base`; with None, for everybody.
 
     Where the base came without some of its content (a partial clone), the pack is for everybody. Tips that are not
     whole, since the project has lost something of them, are left out.
+
+    Args:
+        look: shown the id and the path of each object that would leave; what it raises ends this.
 
     Raises:
         StateError: something of the snapshot is missing, or git failed.
@@ -60,6 +69,8 @@ def pack(objects: ObjectStore, root: str, tips: Iterable[str], base: str | None)
         if graph.whole({wrapper}, base) is None:
             raise _not_made(f"something of the snapshot {root} is missing")
         listed, sound = _with_tips(graph, wrapper, set(tips), base)
+        for name, path in listed.named.items():
+            look(name, path.removeprefix(_WORKSPACE))
         lines = [b"-" + edge.encode() for edge in sorted(listed.edges)]
         lines += [name.encode() + b" " + path.removeprefix(_WORKSPACE) for name, path in listed.named.items()]
         options = ("-q", "--stdout", "--delta-base-offset")

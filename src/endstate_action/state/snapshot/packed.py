@@ -6,12 +6,16 @@ Whether the bytes are the right ones is for the caller to say, by their id.
 from __future__ import annotations
 
 import mmap
+import os
+import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 PIECE_BYTES = 1 << 20
 
+# Without O_NONBLOCK, opening a fifo in a pack's place would wait for a writer for ever.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAGIC = b"\377tOc\0\0\0\2"
 _FANOUT = 8
 _NAMES = _FANOUT + 256 * 4
@@ -81,9 +85,13 @@ class Pack:
         kind, content = self.read(offset)
         return kind, len(content), iter((content,))
 
+    def names(self) -> Iterator[str]:
+        """The ids of all objects in it."""
+        return (name.hex() for name in self._ids())
+
     def entries(self) -> dict[bytes, bytes] | None:
         """Every object as it stands there, by binary id; None if one is stored as a difference."""
-        names = (self._index[at : at + self._width] for at in range(_NAMES, self._end_of_names(), self._width))
+        names = self._ids()
         places = sorted((self._offset(number), name) for number, name in enumerate(names))
         found = {}
         ends = [*(offset for offset, _ in places[1:]), len(self._data) - self._width]
@@ -97,8 +105,9 @@ class Pack:
     def size(self) -> int:
         return len(self._data)
 
-    def _end_of_names(self) -> int:
-        return _NAMES + self._count * self._width
+    def _ids(self) -> Iterator[bytes]:
+        ends = _NAMES + self._count * self._width
+        return (self._index[at : at + self._width] for at in range(_NAMES, ends, self._width))
 
     def _number(self, at: int) -> int:
         return int.from_bytes(self._index[at : at + 4])
@@ -178,7 +187,9 @@ class Pack:
 
 
 def _mapped(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
+    with open(os.open(path, _READ), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise PackDamaged(f"{path.name} is no ordinary file")
         try:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError:

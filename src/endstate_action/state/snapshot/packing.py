@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from endstate_action.state.snapshot import store_files
 from endstate_action.state.snapshot.packed import KINDS
+from endstate_action.system import own_files
 
 _LEVEL = 1
 _HEADER = struct.Struct(">4sII")
@@ -39,7 +41,7 @@ def write_pack(directory: Path, entries: Mapping[bytes, bytes], new_hash: Callab
     Less than 2 GiB altogether. A power cut leaves no part of it under its name.
 
     Raises:
-        OSError: nothing was written.
+        OSError: nothing was written, since the disk refused or a link leads to `directory`.
     """
     offsets, parts, at = {}, [_HEADER.pack(b"PACK", 2, len(entries))], _HEADER.size
     for name, data in entries.items():
@@ -49,10 +51,13 @@ def write_pack(directory: Path, entries: Mapping[bytes, bytes], new_hash: Callab
     content = b"".join(parts)
     trailer = new_hash(content).digest()
     index = _index(offsets, entries, trailer)
-    named = directory / f"pack-{trailer.hex()}"
-    # Git looks for the index, so the pack goes first.
-    _put(named.with_suffix(".pack"), content + trailer)
-    _put(named.with_suffix(".idx"), index + new_hash(index).digest())
+    named = f"pack-{trailer.hex()}"
+    # Of its own for each thread: one may pack a checkpoint while another takes a snapshot.
+    part = f"{_PART}-{os.getpid()}-{threading.get_native_id()}"
+    with own_files.directory(directory) as place:
+        # Git looks for the index, so the pack goes first.
+        for suffix, data in ((".pack", content + trailer), (".idx", index + new_hash(index).digest())):
+            store_files.put_in(place, named + suffix, part + suffix, [data])
 
 
 def _index(offsets: Mapping[bytes, int], entries: Mapping[bytes, bytes], trailer: bytes) -> bytes:
@@ -66,17 +71,3 @@ def _index(offsets: Mapping[bytes, int], entries: Mapping[bytes, bytes], trailer
     numbers = struct.Struct(f">{len(names)}I")
     head = b"\377tOc" + struct.pack(">I256I", 2, *fanout)
     return head + b"".join(names) + numbers.pack(*checks) + numbers.pack(*places) + trailer
-
-
-def _put(path: Path, data: bytes) -> None:
-    part = path.with_name(_PART + path.suffix)
-    try:
-        with open(part, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(part, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(part)
-        raise

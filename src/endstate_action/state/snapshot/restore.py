@@ -18,10 +18,11 @@ from pathlib import Path
 
 from endstate_action.effects import canonical
 from endstate_action.errors import DiskFull, NotRestored
+from endstate_action.state.snapshot import store_files
 from endstate_action.state.snapshot.compare import Content, Difference, Thing, damaged
 from endstate_action.state.snapshot.left_out import above
 from endstate_action.state.snapshot.objects import ObjectStore
-from endstate_action.system.files import atomic_write
+from endstate_action.system import own_files
 from endstate_action.system.names import display, short
 from endstate_action.system.tree_walk import DIRECTORY
 
@@ -34,6 +35,21 @@ class Journal:
 
     root: str
     kept: str | None
+
+
+def read_journal(file: Path) -> Journal | None:
+    """Of a restore that was interrupted; None where there is none. Raises: NotRestored: it cannot be read."""
+    try:
+        value = json.loads(own_files.get(file))
+        return Journal(str(value["root"]), value["kept"] and str(value["kept"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NotRestored(
+            f"A restore was interrupted, and its journal {file} cannot be read ({error}). "
+            "The workspace may be half restored.",
+            hint="Remove that file after checking the workspace, then run again.",
+        ) from error
 
 
 class Restoring:
@@ -51,17 +67,7 @@ class Restoring:
         self._aside = place / "aside"
 
     def journal(self) -> Journal | None:
-        try:
-            value = json.loads(self._journal.read_bytes())
-            return Journal(str(value["root"]), value["kept"] and str(value["kept"]))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise NotRestored(
-                f"A restore was interrupted, and its journal {self._journal} cannot be read ({error}). "
-                "The workspace may be half restored.",
-                hint="Remove that file after checking the workspace, then run again.",
-            ) from error
+        return read_journal(self._journal)
 
     @contextmanager
     def prepared(
@@ -74,7 +80,8 @@ class Restoring:
                 called `name`.
         """
         with _doing("The workspace was not restored; nothing was changed"):
-            self._staging.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with own_files.directory(self._staging, make=True):
+                pass
             _empty(self._staging)
             work = Replacing(self._objects, self._workspace, self._staging, self._aside / name, target)
         try:
@@ -87,13 +94,14 @@ class Restoring:
     def begin(self, journal: Journal) -> None:
         """From here on, the workspace may be neither what it was nor what it is to be."""
         with _doing("The workspace was not restored; nothing was changed"):
-            atomic_write(self._journal, canonical({"root": journal.root, "kept": journal.kept}))
+            store_files.put(self._journal, canonical({"root": journal.root, "kept": journal.kept}))
 
     def end(self) -> None:
         """The workspace is what it is to be. What was replaced is removed only now."""
         with _doing("The workspace was restored, but the restore was not concluded"):
-            self._journal.unlink()
-            _sync(self._journal.parent)
+            with own_files.directory(self._journal.parent) as place:
+                os.unlink(self._journal.name, dir_fd=place)
+                store_files.sync_names(place)
             _empty(self._staging)
 
 
@@ -209,14 +217,10 @@ class Replacing:
                 _rename(parent, name, self._stage, self._next())
 
     def _move_aside(self, parent: int, name: bytes) -> None:
-        self._aside.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place = self._aside / f"{len(os.listdir(self._aside)):05d}"
-        place.mkdir(mode=0o700)
-        there = os.open(place, DIRECTORY)
-        try:
+        number = len(own_files.names(self._aside))
+        place = self._aside / f"{number:05d}"
+        with own_files.directory(place, make=True) as there:
             _rename(parent, name, there, name)
-        finally:
-            os.close(there)
         self.moved.append(place / os.fsdecode(name))
 
     def _make_directory(self, path: bytes, mode: int) -> None:
@@ -293,17 +297,14 @@ def _set_mode(parent: int, name: bytes, mode: int) -> None:
 
 def _empty(directory: Path) -> None:
     """Remove all that is in it. A directory's content is first moved up, so that no depth is too great."""
-    top = os.open(directory, DIRECTORY)
-    try:
+    with own_files.directory(directory.parent) as above, store_files.below(above, directory.name) as top:
         number = 0
-        while names := [entry.name for entry in os.scandir(top)]:
+        while names := os.listdir(top):
             for name in names:
                 try:
                     os.unlink(name, dir_fd=top)
                 except (IsADirectoryError, PermissionError):
                     number = _flatten(top, os.fsencode(name), number)
-    finally:
-        os.close(top)
 
 
 def _flatten(top: int, name: bytes, number: int) -> int:
@@ -330,14 +331,6 @@ def _free(top: int, number: int) -> int:
             os.stat(b"up-%d" % number, dir_fd=top, follow_symlinks=False)
         except FileNotFoundError:
             return number
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -1,0 +1,125 @@
+"""Where one task's checkpoints are kept, or why they cannot be kept anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from endstate_action.errors import InputError
+from endstate_action.state.checkpoint.read import Expected
+from endstate_action.state.seal import Key, derive_key
+from endstate_action.state.stores.base import Denied, Store
+from endstate_action.state.stores.choice import StoreChoice, refuse_inside
+from endstate_action.state.stores.directory import DirectoryStore
+from endstate_action.state.stores.git_ref import GitRefStore
+from endstate_action.state.stores.objectstore import ObjectStore
+from endstate_action.state.uploader import CACHE_PACE, EAGER, REMOTE_PACE, Pace
+from endstate_action.system.git import Repository
+
+_STATE_KEYS = ("ENDSTATE_STATE_KEY", "INPUT_STATE_KEY")
+_API_KEYS = ("ANTHROPIC_API_KEY", "INPUT_ANTHROPIC_API_KEY")
+
+
+@dataclass(frozen=True, slots=True)
+class Depot:
+    """A store with the key that seals what goes there."""
+
+    store: Store
+    sealing: Key
+    is_chosen: bool
+    """Whether a person named it; else it was found."""
+    pace: Pace
+
+    def expected(self, line: Line) -> Expected:
+        return Expected(line.repository, line.lineage)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What lets the attempts of one task find each other. `repository` is empty where nobody named it."""
+
+    lineage: str
+    repository: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NoDepot:
+    """Why checkpoints stay on this machine."""
+
+    reason: str
+    remedy: str = ""
+
+
+def open_depot(
+    choice: StoreChoice,
+    environ: Mapping[str, str],
+    workspace: Path,
+    place: Path,
+    repository: Repository | None,
+    *,
+    git_token: str = "",
+) -> Depot | NoDepot:
+    """The store that was chosen. Nothing is asked of it yet.
+
+    Args:
+        place: inside the state directory, for what a store needs on this machine.
+        git_token: authorises pushes over https; without one the user's own configuration does.
+
+    Raises:
+        InputError: it cannot be used at all.
+    """
+    if choice.kind == "none":
+        return NoDepot("that was asked for")
+    store, pace = _store(choice, environ, workspace, place, repository, git_token)
+    if isinstance(store, Denied):
+        return NoDepot(store.reason, store.remedy)
+    sealing = _sealing(environ)
+    if sealing is None:
+        return NoDepot(
+            "there is no secret that outlives this job to seal them with",
+            "Set ENDSTATE_STATE_KEY (the input state-key) to the output of `openssl rand -hex 32`.",
+        )
+    return Depot(store, sealing, choice.kind != "auto", pace)
+
+
+def _store(
+    choice: StoreChoice,
+    environ: Mapping[str, str],
+    workspace: Path,
+    place: Path,
+    repository: Repository | None,
+    git_token: str,
+) -> tuple[Store | Denied, Pace]:
+    match choice.kind:
+        case "auto" if not environ.get("GITHUB_ACTIONS") and not environ.get("ACTIONS_RUNTIME_TOKEN"):
+            return Denied("no store was named", "Name one: `--store dir:PATH`, outside the workspace."), EAGER
+        case "auto" | "cache":
+            # Its transport takes a fifth of a second to load.
+            from endstate_action.state.stores.cache import cache_store
+
+            return cache_store(environ), CACHE_PACE
+        case "dir":
+            path = refuse_inside(choice.path, workspace, home=environ.get("HOME"), cwd=Path.cwd())
+            return DirectoryStore(path), EAGER
+        case "git-ref":
+            url = repository.remote_url() if repository else None
+            if url is None:
+                raise InputError(
+                    "store: git-ref needs a repository with a remote named origin, and there is none here. "
+                    "Nothing was run.",
+                    hint="Add the remote, or name another store.",
+                )
+            return GitRefStore(url, place, workspace, environ, token=git_token), REMOTE_PACE
+        case "s3" | "gs" | "az":
+            return ObjectStore(choice.kind, choice.bucket, choice.path, environ), REMOTE_PACE
+        case "none":
+            raise AssertionError("there is nothing to open")
+
+
+def _sealing(environ: Mapping[str, str]) -> Key | None:
+    for names, explicit in ((_STATE_KEYS, True), (_API_KEYS, False)):
+        for name in names:
+            if environ.get(name, "").strip():
+                return derive_key(environ[name], explicit=explicit)
+    return None

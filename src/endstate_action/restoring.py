@@ -1,0 +1,115 @@
+"""A checkpoint becomes this machine's workspace and session: both, or on the way to both.
+
+What is about to be restored is on record first, then the workspace is made what the snapshot holds, then the session
+takes the place of whatever is here, and only then the record goes. A start that finds such a record trusts neither
+side, and restores the same checkpoint again. Nothing of what is restored is executed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from endstate_action.errors import Mismatch, NotRestored, StateError
+from endstate_action.state.checkpoint.read import Opened
+from endstate_action.state.directory import StateDirectory
+from endstate_action.state.keys import CheckpointKey
+from endstate_action.state.session import SessionStore
+from endstate_action.state.snapshot import Restored
+from endstate_action.state.snapshot.pack import apply, read_head
+from endstate_action.system import own_files
+from endstate_action.system.tree import scan
+from endstate_action.workplace import Workplace
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What a restore left behind."""
+
+    key: str
+    tree_hash: str
+    kept: str | None
+    """The snapshot of what was in the workspace before; None where nothing was replaced."""
+    reasons: tuple[str, ...]
+    """What could not come back, a sentence each."""
+
+
+def unfinished(state: StateDirectory) -> CheckpointKey | None:
+    """The checkpoint that a killed restore was on its way to.
+
+    Raises:
+        StateError: the record cannot be read.
+    """
+    try:
+        shown = json.loads(own_files.get(state.restore_log))
+        key = CheckpointKey.parse(shown["key"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError):
+        key = None
+    if key is None:
+        raise StateError(
+            f"A restore did not finish here, and {state.restore_log} does not tell what it was to restore. "
+            "Nothing was run.",
+            hint="Delete the state directory and run again with the same store: the newest checkpoint is restored.",
+        )
+    return key
+
+
+def restore(opened: Opened, place: Workplace, sessions: SessionStore, fetch_base: Callable[[str], None]) -> Arrived:
+    """Make the workspace and the session what the checkpoint holds. Killed at any point, it is to be called again.
+
+    Args:
+        place: bound to what the checkpoint's session was bound to.
+        fetch_base: brings the base commit into the object store, where the repository does not have it.
+
+    Raises:
+        Mismatch: the base commit is not to be had. Nothing was changed.
+        StateError: the checkpoint, the disk or the workspace does not allow it; what was here has been kept.
+    """
+    manifest = opened.manifest
+    _refuse_elsewhere(opened, place)
+    own_files.put(place.state.restore_log, json.dumps({"key": str(opened.key)}).encode())
+    restored = _restore_workspace(opened, place, fetch_base) if opened.pack is not None and manifest.root else None
+    sessions.adopt(manifest.about.session, opened.rows)
+    tree_hash = scan(place.workspace, [name.encode() for name in (".git", place.state_name)]).tree_hash
+    if restored and restored.exact and manifest.tree_hash not in (None, tree_hash):
+        raise NotRestored(
+            f"The workspace was restored from {opened.key}, but its tree hash is not the one on record. "
+            "Nothing was run.",
+            hint="Check that nothing else writes there, then run again: the checkpoint is restored once more.",
+        )
+    with own_files.directory(place.state.path) as parent:
+        own_files.remove(place.state.restore_log.name, parent)
+    reasons = restored.reasons if restored else ()
+    return Arrived(str(opened.key), tree_hash, restored.kept if restored else None, reasons)
+
+
+def _restore_workspace(opened: Opened, place: Workplace, fetch_base: Callable[[str], None]) -> Restored:
+    base = place.bound.get("base")
+    if base is not None and place.repository is not None and place.repository.full_id(base) is None:
+        fetch_base(base)
+    snapshots = place.snapshots()
+    # What was on its way when an earlier restore was killed has to come to an end before another begins.
+    snapshots.finish()
+    apply(place.objects(), opened.pack or b"", base)
+    return snapshots.restore(opened.manifest.root or "")
+
+
+def _refuse_elsewhere(opened: Opened, place: Workplace) -> None:
+    about = opened.manifest.about
+    kind = "git" if place.repository else "directory"
+    if about.workspace_kind != kind:
+        words = {"git": "a git checkout", "directory": "a plain directory"}
+        raise Mismatch(
+            f"Session {about.session} belongs to {words.get(about.workspace_kind, 'another kind of workspace')}; "
+            f"this is {words[kind]}. Nothing was restored and nothing was run.",
+            differences=(f"workspace: {about.workspace_kind} in the session, {kind} now",),
+            hint="Resume it in a checkout of the same repository.",
+        )
+    if opened.pack is not None and read_head(opened.pack).root != opened.manifest.root:
+        raise StateError(
+            f"The checkpoint {opened.key} holds another workspace than it names. Nothing was restored.",
+            hint="This is a defect. Please report it.",
+        )

@@ -1,0 +1,154 @@
+"""One attempt's shipments, as the loop asks for them: checkpoints out, and no effect without them.
+
+The order at a barrier is the promise: first the start is stored off the machine, then the fence is read, then the
+effect may happen. Any other order could do a thing twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from endstate_action.errors import InputError, ProviderUnavailable, Superseded
+from endstate_action.state.stores.base import StoreUnreadable
+from endstate_action.state.uploader import BARRIER_S, NotShipped, Shipped, Uploader
+
+FIRST_S = 60.0
+LAST_S = 60.0
+LAST_ON_SIGNAL_S = 5.0
+"""A runner that goes away gives ten seconds, all in all."""
+_LOOK_AGAIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """Event: what is known of the newest checkpoint. `store` is `none` where nothing has left the machine."""
+
+    store: str
+    shipped: Shipped | None
+    problem: NotShipped | None = None
+    is_expected: bool = False
+    """Whether nobody can have expected anything else: no store was named, and this is no job."""
+
+
+class Shipper:
+    """Keeps the promises of `agent.shipping.Shipping` with one store.
+
+    Args:
+        fence: the number of a newer attempt, if there is one; raises `StoreUnreadable`.
+        is_required: whether it is an error that nothing can be stored.
+        is_chosen: whether a person named the store; else one that denies us is as good as none.
+        tell: told of the first checkpoint, or why there is none.
+        check: raises when this attempt was asked to stop.
+    """
+
+    def __init__(
+        self,
+        uploader: Uploader,
+        store: str,
+        fence: Callable[[], int | None],
+        *,
+        is_required: bool = False,
+        is_chosen: bool = True,
+        tell: Callable[[Departed], None] = lambda departed: None,
+        check: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._uploader = uploader
+        self._store = store
+        self._fence = fence
+        self._is_required = is_required
+        self._is_chosen = is_chosen
+        self._tell = tell
+        self._check = check
+        self._clock = clock
+        self._is_off = False
+
+    @property
+    def departed(self) -> Departed:
+        newest = self._uploader.newest
+        return Departed(self._store if newest else "none", newest, self._uploader.problem)
+
+    def begin(self) -> None:
+        outcome = self._uploader.ship(FIRST_S, self._check)
+        if isinstance(outcome, NotShipped):
+            if self._is_required:
+                raise _not_durable(outcome)
+            self._is_off = outcome.is_final and not self._is_chosen
+        self._tell(self.departed)
+
+    def offer(self) -> None:
+        if not self._is_off:
+            self._uploader.offer()
+
+    def soon(self) -> None:
+        if not self._is_off:
+            self._uploader.offer(urgent=True)
+
+    def barrier(self) -> str | None:
+        if self._is_off:
+            return None
+        deadline = self._clock() + BARRIER_S
+        outcome = self._uploader.ship(BARRIER_S, self._check)
+        if isinstance(outcome, NotShipped):
+            return f"it could not be made safe that it happens only once, since {outcome.reason}"
+        return self._pass_fence(deadline)
+
+    def start(self) -> str | None:
+        if self._is_off:
+            return None
+        outcome = self._uploader.ship(BARRIER_S, self._check)
+        if isinstance(outcome, NotShipped):
+            return f"it may have ended an earlier attempt, and its start could not be stored, since {outcome.reason}"
+        return None
+
+    def end(self, timeout_s: float = LAST_S) -> Departed:
+        """The last checkpoint of this attempt; what is recorded after it stays here."""
+        if not self._is_off:
+            self._uploader.close()
+            self._uploader.ship(timeout_s)
+        return self.departed
+
+    def refuse_superseded(self) -> None:
+        """Raises: Superseded: there is a newer attempt. What cannot be read says nothing."""
+        try:
+            newer = self._fence()
+        except StoreUnreadable:
+            return
+        if newer is not None:
+            raise _superseded(newer)
+
+    def _pass_fence(self, deadline: float) -> str | None:
+        while True:
+            try:
+                newer = self._fence()
+            except StoreUnreadable as error:
+                if self._clock() + _LOOK_AGAIN_S >= deadline:
+                    return f"nobody can tell whether a newer attempt has taken over ({error})"
+                self._wait(_LOOK_AGAIN_S)
+                continue
+            if newer is not None:
+                raise _superseded(newer)
+            return None
+
+    def _wait(self, seconds: float) -> None:
+        until = self._clock() + seconds
+        while self._clock() < until:
+            self._check()
+            time.sleep(0.05)
+
+
+def _superseded(newer: int) -> Superseded:
+    return Superseded(
+        f"Attempt {newer} of this session has taken over, so this one stopped. It started no further call and "
+        "announces nothing.",
+        hint="Follow the newer attempt.",
+    )
+
+
+def _not_durable(outcome: NotShipped) -> InputError | ProviderUnavailable:
+    said = f"Checkpoints cannot leave this machine: {outcome.reason}. That was required, so nothing was run or spent."
+    if outcome.is_final:
+        return InputError(said, hint=outcome.remedy or "Name another store, or do without --require-durable.")
+    return ProviderUnavailable(said, hint=outcome.remedy or "Try again when the store can be reached.")

@@ -1,0 +1,270 @@
+"""How an attempt takes over: a number of its own first, then the newest state that there is, here or in the store.
+
+Only who has claimed a number looks, so that whatever an earlier attempt ships afterwards, it ships knowing that it may
+have been taken over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from endstate_action.durable import Depot, Line, NoDepot
+from endstate_action.errors import InputError, Mismatch, ProviderUnavailable, StateError, UnknownSession
+from endstate_action.restoring import Arrived, restore, unfinished
+from endstate_action.state.checkpoint.choose import (
+    AlreadyDone,
+    Choice,
+    Gap,
+    Local,
+    Looked,
+    Seen,
+    Unusable,
+    UseLocal,
+    UseStored,
+    choose,
+    look,
+    refusal,
+)
+from endstate_action.state.checkpoint.manifest import Manifest
+from endstate_action.state.checkpoint.read import Opened
+from endstate_action.state.epoch import Claimed, NotClaimed, TakenOver, claim, fence, highest_above
+from endstate_action.state.keys import is_lineage
+from endstate_action.state.records import Begun, decode
+from endstate_action.state.session import SessionStore, fold
+from endstate_action.state.snapshot.fetch import fetch_base
+from endstate_action.state.totals import effects_started
+from endstate_action.workplace import Workplace
+
+REQUEST_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an attempt goes on from."""
+
+    restored: Arrived | None = None
+    """What was brought here; None where the session on this machine is the newest, or there is none."""
+    manifest: Manifest | None = None
+    done: Opened | None = None
+    """The session is finished and delivered; this has its outputs."""
+    effects_before: int = 0
+    """Effects that the world has seen and the session does not know of, where a person chose to go on."""
+    set_aside: tuple[str, ...] = ()
+    """Newer checkpoints that were of no use, with their reasons."""
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """One attempt on its way to the state that it goes on from.
+
+    Args:
+        place: from what a session is bound to, to the workplace.
+        goes_on: whether a person chose to go on over what is not known (`on-mismatch: continue`).
+        git_extra: for git alone, what authorises it to fetch.
+    """
+
+    depot: Depot
+    line: Line
+    sessions: SessionStore
+    place: Callable[[Mapping[str, Any]], Workplace]
+    goes_on: bool
+    notice: Callable[[str], None]
+    git_extra: Mapping[str, str]
+
+    def claim(self, above: int) -> int | NoDepot:
+        """The number of this attempt, higher than `above`; or why there can be none, where the store denies it.
+
+        Raises:
+            ProviderUnavailable: the store does not answer. Without a number nothing is safe.
+        """
+        payload = json.dumps({"format": 1}).encode()
+        match claim(self.depot.store, self.line.lineage, payload, above=above):
+            case Claimed(epoch):
+                return epoch
+            case NotClaimed("denied", reason, remedy):
+                return NoDepot(reason, remedy)
+            case NotClaimed(_, reason, remedy):
+                raise ProviderUnavailable(
+                    f"The store {self.depot.store.name} did not give this attempt a number: {reason}. Nothing was run.",
+                    hint=remedy or "Try again when it can be reached; `--store none` does without.",
+                )
+
+    def superseded_by(self, epoch: int) -> int | None:
+        """The number of a newer attempt. Raises: StoreUnreadable."""
+        found = fence(self.depot.store, self.line.lineage, epoch)
+        return found.epoch if isinstance(found, TakenOver) else None
+
+    def find(self, session: str, epoch: int, *, witness: int = 0) -> Found:
+        """Look for the newest state, and bring it here if it is in the store.
+
+        Raises:
+            UnknownSession: there is none, or none opens.
+            OutcomeUnknown: more was done outside than the newest state knows of.
+            Mismatch, StateError: it cannot be used here.
+            StoreUnreadable: the store could not be asked.
+        """
+        looked = look(self.depot.store, self.depot.sealing, self.depot.expected(self.line), up_to=epoch)
+        chosen = choose(self._local(session), looked.seen, witness)
+        error = refusal(chosen)
+        effects_before = 0
+        if isinstance(chosen, Gap) and self.goes_on:
+            self.notice(
+                f"{chosen.started} effects outside the workspace were started and {chosen.known} are known; the run "
+                "goes on without knowing what came of the others, as asked."
+            )
+            effects_before = chosen.started - chosen.known
+            chosen, error = chosen.otherwise, None
+        if error is not None:
+            raise error
+        return self._brought(chosen, looked, effects_before)
+
+    def _brought(self, chosen: Choice, looked: Looked, effects_before: int) -> Found:
+        match chosen:
+            case UseStored(key, aside):
+                opened = looked.opened[key]
+                arrived = restore(opened, self.place(_bound(opened)), self.sessions, self._fetch(opened))
+                return Found(arrived, opened.manifest, None, effects_before, _told(aside))
+            case AlreadyDone(key):
+                return Found(done=looked.opened[key])
+            case UseLocal(aside):
+                return Found(effects_before=effects_before, set_aside=_told(aside))
+            case _:
+                return Found(effects_before=effects_before)
+
+    def _local(self, session: str) -> Local | None:
+        """The session on this machine; None where it cannot be gone on with."""
+        if unfinished(self.place({}).state) is not None:
+            return None  # half of it may be of another checkpoint
+        return local_state(self.sessions, session)
+
+    def _fetch(self, opened: Opened) -> Callable[[str], None]:
+        def fetch(commit: str) -> None:
+            place = self.place(_bound(opened))
+            url = place.repository.remote_url() if place.repository else None
+            said = "there is no remote named origin"
+            if url is not None:
+                said = fetch_base(place.objects(), place.workspace, url, commit, place.environ, self.git_extra)
+            if said:
+                raise Mismatch(
+                    f"Session {opened.manifest.about.session} was begun on commit {commit[:12]}, which is not in this "
+                    f"repository and was not fetched: {said} Nothing was restored and nothing was run.",
+                    differences=(f"base commit: {commit[:12]} in the session, no such commit here",),
+                    hint="Fetch that commit here, or give this checkout a remote that has it, and run again.",
+                )
+
+        return fetch
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a store has of one session, looked at without changing anything."""
+
+    lineage: str
+    epoch: int | None
+    """The highest number that was claimed."""
+    checkpoints: tuple[tuple[Seen, Manifest | None], ...]
+    """The newest first. Older ones than a usable one are not opened."""
+    local: Local | None
+    choice: Choice
+    """What a resume would go on from."""
+
+
+def inspect(depot: Depot, line: Line, sessions: SessionStore, *, half_restored: bool = False) -> Stored:
+    """Raises: StoreUnreadable."""
+    looked = look(depot.store, depot.sealing, depot.expected(line))
+    local = None if half_restored else local_state(sessions, line.lineage)
+    entries = tuple(
+        (seen, looked.opened[seen.key].manifest if seen.key in looked.opened else None) for seen in looked.seen
+    )
+    return Stored(
+        line.lineage,
+        highest_above(depot.store, line.lineage, 0),
+        entries,
+        local,
+        choose(local, looked.seen, 0),
+    )
+
+
+def local_state(sessions: SessionStore, session: str) -> Local | None:
+    """The session on this machine; None where it cannot be gone on with."""
+    try:
+        state = sessions.read(session)
+    except (UnknownSession, StateError):
+        return None
+    return Local(state.epoch, state.records, effects_started(state))
+
+
+def find_session(wanted: str | None, sessions: SessionStore, depot: Depot, newest: Callable[[], str]) -> str:
+    """The session to resume, by the beginning of its id or, without one, the newest that can be gone on with.
+
+    Args:
+        newest: the one of this machine; raises `UnknownSession` where there is none.
+
+    Raises:
+        UnknownSession, InputError: none, or several.
+    """
+    stored = depot.store.lineages(timeout_s=REQUEST_S)
+    if wanted is None:
+        try:
+            return newest()
+        except UnknownSession:
+            return _newest_stored(depot, stored)
+    known = {*sessions.names(), *(stored or ())}
+    matching = sorted(name for name in known if name.startswith(wanted))
+    if wanted in known or (stored is None and is_lineage(wanted)):
+        return wanted
+    if len(matching) > 1:
+        raise InputError(
+            f"Session {wanted!r} could be {', '.join(matching)}; nothing was run.", hint="Give more digits."
+        )
+    if not matching:
+        where = f"in {sessions.directory} or in the store {depot.store.name}"
+        raise UnknownSession(
+            f"There is no session {wanted!r} {where}; nothing was run.",
+            hint="`endstate sessions inspect --store …` shows what is stored."
+            if stored is not None
+            else "This store cannot list what it has: give the whole id.",
+        )
+    return matching[0]
+
+
+def _newest_stored(depot: Depot, stored: list[str] | None) -> str:
+    """Of what the store has: the unfinished session with the newest checkpoint, else the newest."""
+    found: list[tuple[bool, float, str]] = []
+    for lineage in stored or ():
+        looked = look(depot.store, depot.sealing, depot.expected(Line(lineage)))
+        found += [(not is_finished(o), o.manifest.at, lineage) for o in looked.opened.values()]
+    if not found and stored:
+        # None opens, and whichever it is, its own refusal says why.
+        return stored[-1]
+    if not found:
+        raise UnknownSession(
+            f"There is no checkpoint in the store {depot.store.name}, and no session here; nothing was run.",
+            hint="`endstate run PROMPT` begins one."
+            if stored is not None
+            else "This store cannot list what it has: name the session with --session.",
+        )
+    return max(found)[2]
+
+
+def is_finished(opened: Opened) -> bool:
+    """Whether the session of a checkpoint has nothing left to do."""
+    return opened.manifest.is_done or fold(decode(kind, body) for _, kind, body in opened.rows).is_finished
+
+
+def _bound(opened: Opened) -> Mapping[str, Any]:
+    """What the session is bound to, as its first row says."""
+    _, kind, body = opened.rows[0]
+    begun = decode(kind, body)
+    return begun.bound if isinstance(begun, Begun) else {}
+
+
+def _told(aside: tuple[Seen, ...]) -> tuple[str, ...]:
+    return tuple(
+        f"checkpoint {seen.key.epoch}/{seen.key.sequence}: {seen.found.reason}"
+        for seen in aside
+        if isinstance(seen.found, Unusable)
+    )
