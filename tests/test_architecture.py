@@ -28,10 +28,11 @@ FLOORS = {
     "workplace": 3.5,
     # Leaving the machine, and coming back: what a run is told of stores, composed for one workplace.
     **dict.fromkeys(["durable", "restoring", "shipper"], 3.6),
-    "successor": 3.7,
+    **dict.fromkeys(["successor", "trusted"], 3.7),
+    "account": 3.8,
     **dict.fromkeys(["run", "verify", "deliver", "watch"], 4),
     # They tell their stories with the story of a run.
-    **dict.fromkeys(["demo", "tools_check"], 5),
+    **dict.fromkeys(["demo", "tools_check", "action", "hand"], 5),
     "cli": 6,
     "__main__": 7,
 }

@@ -17,6 +17,7 @@ from endstate_action.state.directory import StateDirectory
 from endstate_action.state.keys import CheckpointKey
 from endstate_action.state.session import SessionStore
 from endstate_action.state.snapshot import Restored
+from endstate_action.state.snapshot.base import note_base
 from endstate_action.state.snapshot.pack import apply, read_head
 from endstate_action.system import own_files
 from endstate_action.system.tree import scan
@@ -70,8 +71,9 @@ def restore(opened: Opened, place: Workplace, sessions: SessionStore, fetch_base
     """
     manifest = opened.manifest
     _refuse_elsewhere(opened, place)
+    _bring_base(opened, place, fetch_base)
     own_files.put(place.state.restore_log, json.dumps({"key": str(opened.key)}).encode())
-    restored = _restore_workspace(opened, place, fetch_base) if opened.pack is not None and manifest.root else None
+    restored = _restore_workspace(opened, place) if opened.pack is not None and manifest.root else None
     sessions.adopt(manifest.about.session, opened.rows)
     tree_hash = scan(place.workspace, [name.encode() for name in (".git", place.state_name)]).tree_hash
     if restored and restored.exact and manifest.tree_hash not in (None, tree_hash):
@@ -86,14 +88,25 @@ def restore(opened: Opened, place: Workplace, sessions: SessionStore, fetch_base
     return Arrived(str(opened.key), tree_hash, restored.kept if restored else None, reasons)
 
 
-def _restore_workspace(opened: Opened, place: Workplace, fetch_base: Callable[[str], None]) -> Restored:
+def _bring_base(opened: Opened, place: Workplace, fetch_base: Callable[[str], None]) -> None:
+    """Have the base commit at hand: from this repository, from the checkpoint if that stands alone, or fetched."""
     base = place.bound.get("base")
-    if base is not None and place.repository is not None and place.repository.full_id(base) is None:
-        fetch_base(base)
+    if base is None or place.repository is None or place.repository.full_id(base) is not None:
+        return
+    if opened.pack is not None and read_head(opened.pack).base is None:
+        objects = place.objects()
+        apply(objects, opened.pack, base)
+        if not objects.missing([base]):
+            note_base(objects, base)
+            return
+    fetch_base(base)
+
+
+def _restore_workspace(opened: Opened, place: Workplace) -> Restored:
     snapshots = place.snapshots()
     # What was on its way when an earlier restore was killed has to come to an end before another begins.
     snapshots.finish()
-    apply(place.objects(), opened.pack or b"", base)
+    apply(place.objects(), opened.pack or b"", place.bound.get("base"))
     return snapshots.restore(opened.manifest.root or "")
 
 

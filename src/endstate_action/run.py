@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from secrets import token_hex
+from types import MappingProxyType
 from typing import Any, cast
 
 from endstate_action import __version__
@@ -37,7 +38,7 @@ from endstate_action.durable import Depot, Line, NoDepot, open_depot
 from endstate_action.effects import canonical, digest
 from endstate_action.errors import EndstateError, InputError, Mismatch, StateError, Superseded, UnknownSession
 from endstate_action.messages import Usage
-from endstate_action.restoring import unfinished
+from endstate_action.restoring import Arrived, unfinished
 from endstate_action.shipper import LAST_ON_SIGNAL_S, Departed, Shipper
 from endstate_action.state.checkpoint.build import Builder
 from endstate_action.state.checkpoint.manifest import About
@@ -54,13 +55,14 @@ from endstate_action.system.files import Workspace
 from endstate_action.system.git_call import GitError
 from endstate_action.system.proctable import identity
 from endstate_action.system.redaction import Secrets
-from endstate_action.system.sandbox import Sandbox
+from endstate_action.system.sandbox import NoSandbox, Sandbox
 from endstate_action.system.secrets import call_environment, split_environment
 from endstate_action.system.signals import Interrupts
 from endstate_action.workplace import Workplace, describe
 
 SCRIPTED_MODEL = "scripted"
 DEFAULT_PROVIDER: ProviderName = "anthropic"
+_MOST_TASKS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,13 @@ class Ports:
     """Changes the tools before they are offered; for tests that kill inside one."""
     process: Callable[[], Mapping[str, Any]] = identity
     """Names this process, host and boot included."""
+    finish: Callable[[Finishing], Mapping[str, Any]] = lambda finishing: {}
+    """Announces the result; returns outputs, which replace those of the same names."""
+    make_sandbox: Callable[[Callable[[], Sandbox | NoSandbox]], Sandbox | NoSandbox] = lambda probe: probe()
+    """Tries the sandbox of this machine; may first do something for it."""
+    git_extra: Mapping[str, str] = field(default_factory=dict)
+    """For git alone, what authorises it to fetch and push."""
+    git_token: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,20 +127,45 @@ def run(settings: Settings, choice: Choice, ports: Ports) -> Report:
     try:
         return _run(settings, choice, ports)
     except GitError as error:
-        raise StateError(
-            f"Git cannot read this repository: {error} Everything recorded so far is kept.",
-            hint="`git fsck` tells more; repair it, then run the same command again.",
-        ) from error
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: GitError) -> StateError:
+    return StateError(
+        f"Git cannot read this repository: {error} Everything recorded so far is kept.",
+        hint="`git fsck` tells more; repair it, then run the same command again.",
+    )
+
+
+def attend(settings: Settings, errand: Errand, ports: Ports) -> Report | AlreadyDelivered:
+    """Begin what is asked for, go on with it, or say again what came of it, whichever is due.
+
+    Raises:
+        As `run`.
+    """
+    try:
+        with _opened(settings, Choice(), ports) as story:
+            return story.attend(errand)
+    except GitError as error:
+        raise _unreadable(error) from error
 
 
 def _run(settings: Settings, choice: Choice, ports: Ports) -> Report:
+    with _opened(settings, choice, ports) as story:
+        return story.resume(choice.session) if settings.resume else story.begin()
+
+
+@contextmanager
+def _opened(settings: Settings, choice: Choice, ports: Ports) -> Iterator[_Story]:
     workspace = workspace_at(settings.working_directory)
     choice_of_store = parse_store(settings.store)
     state = locate(workspace, settings.state_dir)
     repository = git.discover(workspace, ports.environ, state.tmp)
     _refuse_foreign_state(state, repository, workspace)
     store = SessionStore(state.sessions)
-    depot = open_depot(choice_of_store, ports.environ, workspace, state.path / "store", repository)
+    depot = open_depot(
+        choice_of_store, ports.environ, workspace, state.path / "store", repository, git_token=ports.git_token
+    )
     if settings.require_durable and isinstance(depot, NoDepot):
         raise _not_durable(depot)
     if settings.resume and isinstance(depot, NoDepot) and not state.sessions.is_dir():
@@ -142,8 +176,55 @@ def _run(settings: Settings, choice: Choice, ports: Ports) -> Report:
     state.claim()
     with _locked(state, choice, ports) as lock:
         state.clear()
-        story = _Story(settings, ports, workspace, state, store, repository, lock, depot)
-        return story.resume(choice.session) if settings.resume else story.begin()
+        yield _Story(settings, ports, workspace, state, store, repository, lock, depot)
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What a platform asks for: a prompt with its id, in a line of attempts of its own.
+
+    Args:
+        session_of: from the number of a task to the id of its session.
+        approve: told what the newest session is bound to (None: there is none); returns what a new one is bound to
+            besides its commit. Raises where nobody may have this done.
+        prompt: id and text; asked for once that is approved.
+        resume: `never` begins anew; with `required`, a retry that finds nothing to go on with is an error.
+        is_retry: whether an earlier attempt must have been there.
+        witness: how many effects outside are known to have been started.
+        read: a file as the trusted commit has it.
+        claimant: stored with the claim; `refuse` is shown that of the attempt before.
+    """
+
+    line: Line
+    session_of: Callable[[int], str]
+    approve: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
+    prompt: Callable[[], tuple[str, str]]
+    resume: str = "auto"
+    is_retry: bool = False
+    witness: int = 0
+    read: Callable[[str], bytes | None] | None = None
+    claimant: bytes = b'{"format":1}'
+    refuse: Callable[[bytes], None] = lambda other: None
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyDelivered:
+    """The task was finished and delivered before; these are its outputs."""
+
+    outputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Finishing:
+    """An attempt that came to its end, before the session is closed."""
+
+    session: Session
+    result: RunResult
+    workplace: Workplace
+    sandbox: SandboxChosen
+    shipper: Shipper | None
+    restored: Arrived | None
+    secrets: Secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +245,19 @@ class _Story:
     repository: git.Repository | None
     lock: StateLock
     depot: Depot | NoDepot
+    prompt_id: str | None = None
+    read: Callable[[str], bytes | None] | None = None
+    """A file as the trusted commit has it; the work tree's when left out."""
 
-    def begin(self) -> Report:
-        """A new session; one that is unfinished is mentioned, and left as it is."""
+    def begin(
+        self, name: str | None = None, taken: _Taken = _Taken(), bound: Mapping[str, Any] = MappingProxyType({})
+    ) -> Report:
+        """A new session; one that is unfinished is mentioned, and left as it is.
+
+        Args:
+            name: its id, for which `taken` has been claimed; a random one when left out.
+            bound: what it belongs to besides its commit.
+        """
         if self.settings.prompt is None:
             raise InputError("There is no prompt, so nothing was started.", hint="Give one, or use --resume.")
         self._refuse_half_restored()
@@ -182,20 +273,73 @@ class _Story:
                 f"Unfinished here: {', '.join(waiting)}. A new session begins; "
                 f"`endstate run --resume --session {waiting[0]}` goes on with that one."
             )
-        name = token_hex(6)
-        taken = self._take_over(name, above=0)
-        with self.store.create(self._bound(), session=name) as session:
+        if name is None:
+            name = token_hex(6)
+            taken = self._take_over(Line(name), above=0)
+        with self.store.create({**self._bound(), **bound}, session=name) as session:
             setup = Setup(model, system, config.to_json(), _budget(config))
             return self._drive(session, provider, config, setup, taken, doubtful=doubtful)
 
     def resume(self, wanted: str | None) -> Report:
         """The session that was asked for, else the unfinished one with the newest record, else the newest."""
         name = self._wanted(wanted)
-        taken = self._take_over(name, above=self._epoch_of(name))
-        found = taken.successor.find(name, taken.epoch) if taken.successor and taken.epoch else Found()
-        self._tell_found(found)
-        if taken.successor is None:
+        taken = self._take_over(Line(name), above=self._epoch_of(name))
+        return self.go_on(name, taken, self._found(name, taken))
+
+    def attend(self, errand: Errand) -> Report | AlreadyDelivered:
+        """Begin, go on, or say the result again."""
+        here, number = self._newest_of(errand)
+        taken = self._take_over(errand.line, above=self._epoch_of(here) if here else 0, errand=errand)
+        found = self._found(here, taken, errand.witness)
+        name = found.session
+        bound = errand.approve(self._bound_of(name, found))
+        prompt_id, prompt = errand.prompt()
+        story = replace(self, settings=replace(self.settings, prompt=prompt), prompt_id=prompt_id, read=errand.read)
+        if name is not None:
+            number = _number_of(errand, name)
+        if found.done is not None and prompt_id in found.done.manifest.outputs.get("prompt-ids", ()):
+            return AlreadyDelivered(found.done.manifest.outputs)
+        if name is None or found.done is not None or errand.resume == "never" or story.is_another_task(name):
+            if errand.resume == "required" and errand.is_retry and name is None:
+                raise UnknownSession(
+                    "resume is required, and there is no checkpoint of an earlier attempt. Nothing was run.",
+                    hint="Start a new run of the workflow, rather than a re-run, or set resume to auto by a variable.",
+                )
+            if errand.is_retry and name is None:
+                self.ports.notice("No checkpoint of an earlier attempt was found, so the task begins anew.")
+            new = errand.session_of(number + 1)
+            if new in self.store.names():
+                self.store.remove(new)
+            return story.begin(new, taken, bound)
+        return story.go_on(name, taken, found)
+
+    def is_another_task(self, name: str) -> bool:
+        """Whether the session is finished, and the prompt is none of its own."""
+        state = self.store.read(name)
+        return state.is_finished and not state.knows_prompt(self.prompt_id or "")
+
+    def _newest_of(self, errand: Errand) -> tuple[str | None, int]:
+        """The session of the errand's newest task on this machine, and the number of that task."""
+        here, number, known = None, 0, set(self.store.names())
+        while (name := errand.session_of(number + 1)) in known:
+            here, number = name, number + 1
+        return here, number
+
+    def _bound_of(self, name: str | None, found: Found) -> Mapping[str, Any] | None:
+        if found.done is not None:
+            recorded: Mapping[str, Any] | None = found.done.manifest.outputs.get("bound")
+            return recorded
+        return self.store.read(name).begun.bound if name is not None else None
+
+    def _found(self, name: str | None, taken: _Taken, witness: int = 0) -> Found:
+        if taken.successor is None or taken.epoch is None:
             self._refuse_half_restored()
+            return Found(session=name)
+        found = taken.successor.find(name, taken.epoch, witness=witness)
+        self._tell_found(found)
+        return found
+
+    def go_on(self, name: str, taken: _Taken, found: Found) -> Report:
         with self.store.open(name) as session:
             frozen, config, system = session.state.frozen, *self._configuration_of(session.state)
             self._refuse_elsewhere(session.state)
@@ -232,16 +376,15 @@ class _Story:
         self.lock.name(session.id)
         secrets = Secrets(split_environment(self.ports.environ)[1])
         place = self._place(session.state.begun.bound, config)
-        sandbox = place.sandbox(self.settings.sandbox, network=self.settings.network)
-        self.ports.emit(
-            SandboxChosen(describe(sandbox), sandbox.note if isinstance(sandbox, Sandbox) else sandbox.reason)
-        )
+        sandbox = place.sandbox(self.settings.sandbox, network=self.settings.network, make=self.ports.make_sandbox)
+        chosen = SandboxChosen(describe(sandbox), sandbox.note if isinstance(sandbox, Sandbox) else sandbox.reason)
+        self.ports.emit(chosen)
         snapshots = place.snapshots()
         observer = place.observer(snapshots)
         if doubtful or was_killed_in_opaque_call(session.state):
             observer.doubt()
         clear = place.clear(session.id, snapshots)
-        process = self.ports.process()
+        process = {**self.ports.process(), **({"restored_from": found.restored.key} if found.restored else {})}
 
         def leftovers() -> None:
             clear()
@@ -279,7 +422,9 @@ class _Story:
         with interrupts.caught(self.settings.limits.max_minutes * 60):
             prompt = self.settings.prompt
             try:
-                result = loop.resume() if prompt is None else loop.run(prompt)
+                result = loop.resume() if prompt is None else loop.run(prompt, prompt_id=self.prompt_id)
+                finishing = Finishing(session, result, place, chosen, shipper, found.restored, secrets)
+                announced = self.ports.finish(finishing)
             except Superseded:
                 raise
             except EndstateError:
@@ -291,6 +436,7 @@ class _Story:
         told["durability"] = departed.store if departed else "none"
         told["restored-from"] = found.restored.key if found.restored else None
         told["restored-tree-hash"] = found.restored.tree_hash if found.restored else None
+        told |= announced
         return Report(result, told, session.state.task, departed)
 
     def _place(self, bound: Mapping[str, Any], config: Config) -> Workplace:
@@ -310,22 +456,28 @@ class _Story:
         except (UnknownSession, StateError):
             return 0
 
-    def _take_over(self, session: str, *, above: int) -> _Taken:
+    def _take_over(self, line: Line, *, above: int, errand: Errand | None = None) -> _Taken:
         """Claim a number for this attempt, where there is a store."""
         depot = self.depot
         if isinstance(depot, NoDepot):
             expected = self.settings.store in ("auto", "none") and not self.ports.environ.get("GITHUB_ACTIONS")
-            self.ports.emit(Departed("none", None, NotShipped(depot.reason, depot.remedy, is_final=True), expected))
+            self.ports.emit(
+                Departed("none", None, NotShipped(depot.reason, depot.remedy, is_final=True), is_expected=expected)
+            )
             return _Taken()
         successor = Successor(
             depot,
-            Line(session),
+            line,
             self.store,
             lambda bound: self._place(bound, DEFAULT_CONFIG),
             self.settings.on_mismatch == "continue",
             self.ports.notice,
-            {},
+            self.ports.git_extra,
+            *((errand.claimant,) if errand else ()),
         )
+        earlier = successor.newest_claim() if errand else None
+        if errand and earlier is not None:
+            errand.refuse(earlier)
         claimed = successor.claim(above)
         if isinstance(claimed, int):
             self.ports.emit(Departed(depot.store.name, None))
@@ -418,12 +570,21 @@ class _Story:
             )
 
     def _outputs(self, state: State, result: RunResult, observer: Observer, sandbox: str) -> dict[str, Any]:
-        now, changed = result.tree_hash(), changed_since(self.state.baseline(state.begun.session), observer.now())
+        now, changed = result.tree_hash(), self._changed(state, observer)
         if result.reason == FINISHED_BEFORE and result.ended_tree_hash != now:
             # What somebody did since is not this session's result.
             self.ports.notice("The workspace has changed since this session ended; its result is of then.")
             return outputs(state, result, None, sandbox, self._commit(state), result.ended_tree_hash or now)
         return outputs(state, result, changed, sandbox, self._commit(state), now)
+
+    def _changed(self, state: State, observer: Observer) -> list[str] | None:
+        """What is not as it was when the task began; on another machine, as far as git can tell."""
+        known = changed_since(self.state.baseline(state.begun.session), observer.now())
+        if known is not None or self.repository is None:
+            return known
+        at_start = state.begun.bound.get("dirty", {})
+        found = self.repository.changes(state.begun.bound.get("base"))
+        return sorted(path for path, digest in found.items() if at_start.get(path) != digest)
 
     def _commit(self, state: State) -> str | None:
         """The last commit that the agent's own tool made."""
@@ -446,6 +607,8 @@ class _Story:
         return config, system
 
     def _read(self, name: str) -> bytes | None:
+        if self.read is not None:
+            return self.read(name)
         try:
             return (self.workspace / name).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -564,6 +727,11 @@ def outputs(
         ],
         "refused-calls": result.refused_calls,
     }
+
+
+def _number_of(errand: Errand, session: str) -> int:
+    """Of the task that the session is of; a session of another release's numbering counts as the newest."""
+    return next((n for n in range(1, _MOST_TASKS) if errand.session_of(n) == session), _MOST_TASKS)
 
 
 def _not_durable(why: NoDepot) -> InputError:

@@ -7,8 +7,9 @@ effect may happen. Any other order could do a thing twice.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from endstate_action.errors import InputError, ProviderUnavailable, Superseded
 from endstate_action.state.stores.base import StoreUnreadable
@@ -28,6 +29,8 @@ class Departed:
     store: str
     shipped: Shipped | None
     problem: NotShipped | None = None
+    is_first: bool = False
+    """Whether it is the first of this attempt."""
     is_expected: bool = False
     """Whether nobody can have expected anything else: no store was named, and this is no job."""
 
@@ -76,7 +79,7 @@ class Shipper:
             if self._is_required:
                 raise _not_durable(outcome)
             self._is_off = outcome.is_final and not self._is_chosen
-        self._tell(self.departed)
+        self._tell(replace(self.departed, is_first=True))
 
     def offer(self) -> None:
         if not self._is_off:
@@ -93,6 +96,7 @@ class Shipper:
         outcome = self._uploader.ship(BARRIER_S, self._check)
         if isinstance(outcome, NotShipped):
             return f"it could not be made safe that it happens only once, since {outcome.reason}"
+        self._tell(self.departed)
         return self._pass_fence(deadline)
 
     def start(self) -> str | None:
@@ -109,6 +113,12 @@ class Shipper:
             self._uploader.close()
             self._uploader.ship(timeout_s)
         return self.departed
+
+    def conclude(self, outputs: Mapping[str, Any]) -> None:
+        """Leave word that the task is finished and delivered, for who runs it again."""
+        if not self._is_off:
+            self._uploader.close()
+            self._uploader.conclude(outputs, LAST_S)
 
     def refuse_superseded(self) -> None:
         """Raises: Superseded: there is a newer attempt. What cannot be read says nothing."""

@@ -6,7 +6,6 @@ have been taken over.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +30,7 @@ from endstate_action.state.checkpoint.choose import (
 from endstate_action.state.checkpoint.manifest import Manifest
 from endstate_action.state.checkpoint.read import Opened
 from endstate_action.state.epoch import Claimed, NotClaimed, TakenOver, claim, fence, highest_above
-from endstate_action.state.keys import is_lineage
+from endstate_action.state.keys import claim_key, is_lineage
 from endstate_action.state.records import Begun, decode
 from endstate_action.state.session import SessionStore, fold
 from endstate_action.state.snapshot.fetch import fetch_base
@@ -48,6 +47,8 @@ class Found:
     restored: Arrived | None = None
     """What was brought here; None where the session on this machine is the newest, or there is none."""
     manifest: Manifest | None = None
+    session: str | None = None
+    """Whose state it is; None where there is none."""
     done: Opened | None = None
     """The session is finished and delivered; this has its outputs."""
     effects_before: int = 0
@@ -73,6 +74,8 @@ class Successor:
     goes_on: bool
     notice: Callable[[str], None]
     git_extra: Mapping[str, str]
+    claimant: bytes = b'{"format":1}'
+    """Stored with the claim, readable by everybody."""
 
     def claim(self, above: int) -> int | NoDepot:
         """The number of this attempt, higher than `above`; or why there can be none, where the store denies it.
@@ -80,8 +83,7 @@ class Successor:
         Raises:
             ProviderUnavailable: the store does not answer. Without a number nothing is safe.
         """
-        payload = json.dumps({"format": 1}).encode()
-        match claim(self.depot.store, self.line.lineage, payload, above=above):
+        match claim(self.depot.store, self.line.lineage, self.claimant, above=above):
             case Claimed(epoch):
                 return epoch
             case NotClaimed("denied", reason, remedy):
@@ -92,16 +94,25 @@ class Successor:
                     hint=remedy or "Try again when it can be reached; `--store none` does without.",
                 )
 
+    def newest_claim(self) -> bytes | None:
+        """What was stored with the highest number, if there is one. Raises: StoreUnreadable."""
+        epoch = highest_above(self.depot.store, self.line.lineage, 0)
+        return None if epoch is None else self.depot.store.get(claim_key(self.line.lineage, epoch), timeout_s=REQUEST_S)
+
     def superseded_by(self, epoch: int) -> int | None:
         """The number of a newer attempt. Raises: StoreUnreadable."""
         found = fence(self.depot.store, self.line.lineage, epoch)
         return found.epoch if isinstance(found, TakenOver) else None
 
-    def find(self, session: str, epoch: int, *, witness: int = 0) -> Found:
+    def find(self, session: str | None, epoch: int, *, witness: int = 0) -> Found:
         """Look for the newest state, and bring it here if it is in the store.
 
+        Args:
+            session: the one on this machine that could be gone on with, if there is one.
+            witness: how many effects outside are known from elsewhere to have been started.
+
         Raises:
-            UnknownSession: there is none, or none opens.
+            UnknownSession: none opens.
             OutcomeUnknown: more was done outside than the newest state knows of.
             Mismatch, StateError: it cannot be used here.
             StoreUnreadable: the store could not be asked.
@@ -119,24 +130,25 @@ class Successor:
             chosen, error = chosen.otherwise, None
         if error is not None:
             raise error
-        return self._brought(chosen, looked, effects_before)
+        return self._brought(chosen, looked, effects_before, session)
 
-    def _brought(self, chosen: Choice, looked: Looked, effects_before: int) -> Found:
+    def _brought(self, chosen: Choice, looked: Looked, effects_before: int, local: str | None) -> Found:
         match chosen:
             case UseStored(key, aside):
                 opened = looked.opened[key]
                 arrived = restore(opened, self.place(_bound(opened)), self.sessions, self._fetch(opened))
-                return Found(arrived, opened.manifest, None, effects_before, _told(aside))
+                manifest = opened.manifest
+                return Found(arrived, manifest, manifest.about.session, None, effects_before, _told(aside))
             case AlreadyDone(key):
-                return Found(done=looked.opened[key])
+                return Found(session=looked.opened[key].manifest.about.session, done=looked.opened[key])
             case UseLocal(aside):
-                return Found(effects_before=effects_before, set_aside=_told(aside))
+                return Found(session=local, effects_before=effects_before, set_aside=_told(aside))
             case _:
                 return Found(effects_before=effects_before)
 
-    def _local(self, session: str) -> Local | None:
+    def _local(self, session: str | None) -> Local | None:
         """The session on this machine; None where it cannot be gone on with."""
-        if unfinished(self.place({}).state) is not None:
+        if session is None or unfinished(self.place({}).state) is not None:
             return None  # half of it may be of another checkpoint
         return local_state(self.sessions, session)
 
@@ -228,7 +240,7 @@ def find_session(wanted: str | None, sessions: SessionStore, depot: Depot, newes
             if stored is not None
             else "This store cannot list what it has: give the whole id.",
         )
-    return matching[0]
+    return str(matching[0])
 
 
 def _newest_stored(depot: Depot, stored: list[str] | None) -> str:

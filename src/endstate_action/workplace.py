@@ -101,8 +101,17 @@ class Workplace:
         except GitError:
             return "unreadable"
 
-    def sandbox(self, choice: SandboxChoice, *, network: bool) -> Sandbox | NoSandbox:
+    def sandbox(
+        self,
+        choice: SandboxChoice,
+        *,
+        network: bool,
+        make: Callable[[Callable[[], Sandbox | NoSandbox]], Sandbox | NoSandbox] = lambda probe: probe(),
+    ) -> Sandbox | NoSandbox:
         """The sandbox of this machine, its walls tried, or why there is none.
+
+        Args:
+            make: is given what tries it, and may do something for it before.
 
         Raises:
             InputError: it is `required` and there is none; nothing was spent.
@@ -111,7 +120,7 @@ class Workplace:
             return NoSandbox("There is no bash for it.")
         if choice == "off":
             return NoSandbox("It was switched off.")
-        found = probe(self.workspace, self.state.path, self.environ, network=network, tmp=self.state.tmp)
+        found = make(lambda: probe(self.workspace, self.state.path, self.environ, network=network, tmp=self.state.tmp))
         if isinstance(found, NoSandbox) and choice == "required":
             raise InputError(
                 f"sandbox is required, and there is none: {found.reason} Nothing was run and nothing was spent.",

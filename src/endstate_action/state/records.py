@@ -286,6 +286,53 @@ class Ended:
         return (self.epoch, self.task)
 
 
+@dataclass(frozen=True, slots=True)
+class ToDeliver:
+    """The result of a task, as it is to be delivered; what a repeat must not decide anew is pinned here."""
+
+    kind: ClassVar[str] = "to_deliver"
+    task: int
+    conclusion: str
+    commit: Mapping[str, Any] | None
+    """Parent, tree, message, author, time, key and branch of a commit that is to be made."""
+    comment: bool
+    at: float
+
+    def key(self) -> Key:
+        return (self.task, self.conclusion, self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivering:
+    """A delivery is about to be sent; counted as an effect outside."""
+
+    kind: ClassVar[str] = "delivering"
+    task: int
+    what: str
+    epoch: int
+    at: float
+
+    def key(self) -> Key:
+        return (self.task, self.what, self.epoch, self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What came of it. Only `ok` ends a delivery; `value` is where it can be found (a URL, a commit id)."""
+
+    kind: ClassVar[str] = "delivered"
+    task: int
+    what: str
+    ok: bool
+    value: str
+    reason: str
+    epoch: int
+    at: float
+
+    def key(self) -> Key:
+        return (self.task, self.what, self.epoch, self.at)
+
+
 Record: TypeAlias = (
     Begun
     | Frozen
@@ -302,12 +349,16 @@ Record: TypeAlias = (
     | Observed
     | RolledBack
     | Ended
+    | ToDeliver
+    | Delivering
+    | Delivered
 )
 _CLASSES: dict[str, type[Any]] = {
     c.kind: c
     for c in (
         Begun, Frozen, Attempt, Prompt, Note, Replied, Spent,
         Started, StartEnded, Settled, Finished, Compacted, Observed, RolledBack, Ended,
+        ToDeliver, Delivering, Delivered,
     )
 }  # fmt: skip
 

@@ -41,6 +41,8 @@ from endstate_action.state.records import (
     Attempt,
     Begun,
     Compacted,
+    Delivered,
+    Delivering,
     Ended,
     Finished,
     Frozen,
@@ -54,6 +56,7 @@ from endstate_action.state.records import (
     Spent,
     Started,
     StartEnded,
+    ToDeliver,
     decode,
     encode,
 )
@@ -124,6 +127,9 @@ class State:
     observed: Observed | None = None
     rolled_back: list[RolledBack] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
+    to_deliver: list[ToDeliver] = field(default_factory=list)
+    delivering: list[Delivering] = field(default_factory=list)
+    delivered: list[Delivered] = field(default_factory=list)
     pending: dict[tuple[int, int], Requested] = field(default_factory=dict)
     """Calls without an outcome, in the order they were asked for."""
     _dated: Any = None
@@ -198,6 +204,12 @@ class State:
                 self.rolled_back.append(record)
             case Ended():
                 self.ended.append(record)
+            case ToDeliver():
+                self.to_deliver.append(record)
+            case Delivering():
+                self.delivering.append(record)
+            case Delivered():
+                self.delivered.append(record)
             case _:
                 pass
 
@@ -237,6 +249,18 @@ class State:
         """Whether the task at hand ended in success and nothing was asked since."""
         succeeded = any(e.task == self.task and e.conclusion == "success" for e in self.ended)
         return succeeded and not self.pending and not self.waiting_prompts
+
+    @property
+    def outbox(self) -> ToDeliver | None:
+        """What is to be delivered of the task at hand, the newest word on it."""
+        return next((o for o in reversed(self.to_deliver) if o.task == self.task), None)
+
+    def was_delivered(self, what: str) -> Delivered | None:
+        """The delivery of the task at hand that succeeded, since its outbox was written."""
+        outbox = self.outbox
+        since = outbox.at if outbox else 0.0
+        found = (d for d in reversed(self.delivered) if (d.task, d.what) == (self.task, what))
+        return next((d for d in found if d.ok and d.at >= since), None)
 
     @property
     def waiting_prompts(self) -> list[Asked]:

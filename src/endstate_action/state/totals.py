@@ -25,9 +25,9 @@ def total_usage(state: State) -> Usage:
 
 
 def effects_started(state: State) -> int:
-    """Starts of calls that reach outside the workspace, as the world has seen them."""
+    """Starts of calls that reach outside the workspace, and of deliveries, as the world has seen them."""
     recorded = sum(started.effect.is_outside for starts in state.started.values() for started in starts)
-    return recorded + unrecorded_effects(state)
+    return recorded + len(state.delivering) + unrecorded_effects(state)
 
 
 def unrecorded_effects(state: State) -> int:

@@ -7,11 +7,12 @@ before it does not count. A number that was given to an upload is never given ag
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from endstate_action.errors import EndstateError
 from endstate_action.state.checkpoint.build import Built
@@ -38,8 +39,8 @@ class Pace:
     at_most: int | None = None
 
     def wait_s(self, done: int) -> float | None:
-        """Seconds after the periodic upload number `done`; None where there are to be no more."""
-        if self.at_most is not None and done >= self.at_most:
+        """Seconds after the periodic upload number `done`, from 0; None where there are to be no more."""
+        if self.at_most is not None and done + 1 >= self.at_most:
             return None
         return self.first_s * self.growth**done
 
@@ -55,6 +56,10 @@ class Building(Protocol):
 
     def build(self, sequence: int) -> Built:
         """Raises: EndstateError: none can be made, or it may not leave the machine."""
+        ...
+
+    def done(self, sequence: int, outputs: Mapping[str, Any]) -> Built:
+        """What a finished and delivered session leaves behind. Raises: EndstateError."""
         ...
 
     def confirmed(self, built: Built) -> Collection[str]:
@@ -74,11 +79,19 @@ class Shipped:
 
 @dataclass(frozen=True, slots=True)
 class NotShipped:
-    """Why what is recorded has not left the machine; with `is_final`, trying again will not help."""
+    """Why what is recorded has not left the machine.
+
+    Args:
+        is_final: trying again will not help.
+        is_ours: it is not the store but what is recorded: trying again helps once that has changed.
+        wait_s: the store wants to be left alone for so long.
+    """
 
     reason: str
     remedy: str = ""
     is_final: bool = False
+    is_ours: bool = False
+    wait_s: float = 0.0
 
 
 class Uploader:
@@ -109,7 +122,9 @@ class Uploader:
         self._periodic = 0
         self._footprint = 0
         self._superfluous: set[str] = set()
+        self._known: set[str] = set()
         self._next_at = 0.0
+        self._not_before = -math.inf
         self._is_wanted = False
         self._is_urgent = False
         self._is_closed = False
@@ -155,6 +170,20 @@ class Uploader:
                 return self._problem or NotShipped(f"the store did not answer within {timeout_s:.0f} s")
         return errand.outcome()
 
+    def conclude(self, outputs: Mapping[str, Any], timeout_s: float) -> Shipped | NotShipped:
+        """Leave the *done* object behind, in whose place a store that holds little keeps nothing else."""
+        try:
+            with self._build_lock:
+                self._sequence += 1
+                built, at = self._building.done(self._sequence, outputs), time.time()
+                drop = set(self._superfluous)
+                if self._store.name == "git-ref" and self._newest:
+                    drop |= {self._newest.key, *self._known}
+        except EndstateError as error:
+            return self._failed(NotShipped(str(error), error.hint))
+        answer = self._store.put(built.key, built.data, timeout_s=timeout_s, drop=drop)
+        return self._stored(built, at, drop) if isinstance(answer, Stored) else self._failed(_why(answer))
+
     def close(self) -> None:
         """No further periodic uploads; one that is in flight is left to itself."""
         with self._changed:
@@ -167,11 +196,12 @@ class Uploader:
         while self._wait_for_turn():
             began = self._clock()
             with self._changed:
+                is_periodic = not self._is_urgent
                 self._is_wanted = self._is_urgent = False
             outcome = self._try(UPLOAD_TIMEOUT_S)
             took = self._clock() - began
             with self._changed:
-                pause = self._pause_after(outcome, took)
+                pause = self._pause_after(outcome, took, is_periodic=is_periodic)
                 if pause is None:
                     return
                 self._next_at = self._clock() + pause
@@ -184,23 +214,26 @@ class Uploader:
                 left = self._next_at - self._clock()
                 if self._is_wanted and (left <= 0 or self._is_urgent):
                     return True
-                self._changed.wait(max(left, 0.001) if self._is_wanted else None)
+                self._changed.wait(max(left, 0.001) if self._is_wanted and left < math.inf else None)
         return False
 
-    def _pause_after(self, outcome: Shipped | NotShipped, took_s: float) -> float | None:
+    def _pause_after(self, outcome: Shipped | NotShipped, took_s: float, *, is_periodic: bool) -> float | None:
+        """Seconds until the next one that is not urgent; None where there will be none at all."""
         if isinstance(outcome, NotShipped):
-            return None if outcome.is_final else max(_BACK_OFF_S[-1], took_s)
+            return None if outcome.is_final else max(_BACK_OFF_S[-1], outcome.wait_s, took_s)
         wait = self._pace.wait_s(self._periodic)
-        self._periodic += 1
-        return None if wait is None else max(wait, _BREATHER * took_s)
+        self._periodic += is_periodic
+        # What is urgent is exempt from their number.
+        return math.inf if wait is None else max(wait, _BREATHER * took_s)
 
     def _ship_until(self, wanted: int, deadline: float) -> Shipped | NotShipped:
         attempt = 0
         while True:
             outcome = self._try(max(1.0, deadline - self._clock()))
-            if isinstance(outcome, Shipped) or outcome.is_final:
+            # Nothing is recorded while somebody waits, so what lies in that stays as it is.
+            if isinstance(outcome, Shipped) or outcome.is_final or outcome.is_ours:
                 return outcome
-            pause = _BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)]
+            pause = max(_BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)], outcome.wait_s)
             attempt += 1
             if self._clock() + pause >= deadline:
                 return outcome
@@ -208,6 +241,9 @@ class Uploader:
 
     def _try(self, timeout_s: float) -> Shipped | NotShipped:
         """Build and put once."""
+        left_s = self._not_before - self._clock()
+        if left_s > 0:
+            return self._failed(_why(RateLimited(left_s)))
         try:
             with self._build_lock:
                 records, at = self._records(), time.time()
@@ -217,12 +253,14 @@ class Uploader:
                 built = self._building.build(self._sequence)
                 drop = frozenset(self._superfluous)
         except EndstateError as error:
-            return self._failed(NotShipped(str(error), error.hint))
+            return self._failed(NotShipped(str(error), error.hint, is_ours=True))
         if self._footprint + len(built.data) > FOOTPRINT_BYTES:
             return self._failed(
                 NotShipped(f"the checkpoints of this attempt take {FOOTPRINT_BYTES >> 20} MB already", is_final=True)
             )
         answer = self._store.put(built.key, built.data, timeout_s=timeout_s, drop=drop)
+        if isinstance(answer, RateLimited):
+            self._not_before = self._clock() + answer.retry_after_s
         if not isinstance(answer, Stored):
             return self._failed(_why(answer))
         return self._stored(built, at, drop)
@@ -232,6 +270,7 @@ class Uploader:
             self._footprint += len(built.data)
             self._superfluous |= set(self._building.confirmed(built))
             self._superfluous -= set(dropped)
+            self._known = (self._known | {built.key}) - set(dropped)
             shipped = Shipped(built.key, built.records, len(built.data), at)
             # An upload that was overtaken has nothing new to say.
             if self._newest is None or built.key > self._newest.key:
@@ -273,7 +312,7 @@ def _why(answer: Put) -> NotShipped:
         case Denied(reason, remedy):
             return NotShipped(reason, remedy, is_final=True)
         case RateLimited(seconds):
-            return NotShipped(f"the store asks to wait {seconds:.0f} s")
+            return NotShipped(f"the store asks to wait {seconds:.0f} s", wait_s=seconds)
         case Unavailable(reason):
             return NotShipped(reason)
         case Exists(key):

@@ -139,6 +139,21 @@ class Repository:
         """Where the checkout came from, as its configuration says; None where it says nothing."""
         return self._user.settings().get("remote.origin.url")
 
+    def read_at(self, commit: str, path: str) -> bytes | None:
+        """A file's content as `commit` has it; None where there is no file of that name (a link is none)."""
+        listed = self._git.out("ls-tree", "-z", commit, "--", path)
+        found = [
+            item.partition(b"\t")[0].split(b" ") for item in split(listed) if item.partition(b"\t")[2] == path.encode()
+        ]
+        if not found or not found[0][0].startswith(b"100"):
+            return None
+        return self._git.out("cat-file", "blob", text(found[0][2]))
+
+    def diff_stat(self, since: str) -> str:
+        """Which files differ between two commits, `since` and HEAD, and by how many lines."""
+        options = ("--stat=100", "--stat-count=200", "--no-ext-diff", "--no-textconv", "-M")
+        return text(self._git.out("diff", *options, since, "HEAD", "--")).encode("utf-8", "replace").decode()
+
     def subject_of(self, commit: str) -> str:
         shown = self._git.line("rev-list", "-n1", "--encoding=UTF-8", "--format=%s", commit, "--")
         return shown.partition("\n")[2]

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from endstate_action.errors import StateError
 from endstate_action.state.checkpoint.manifest import MAX_PACK_BYTES, About, Manifest, Part, needed, parse
 from endstate_action.state.keys import MAX_EFFECTS
-from endstate_action.state.records import Observed, Started, decode
+from endstate_action.state.records import Delivering, Observed, Started, decode
 from endstate_action.state.seal import Key, seal
 
 SMALL_BYTES = 64 * 1024
@@ -52,7 +52,7 @@ class Fold:
 
     records: int = 0
     effects: int = 0
-    """Starts of calls that reach outside the workspace."""
+    """Starts of calls that reach outside the workspace, and of deliveries."""
     root: str | None = None
     tree_hash: str | None = None
 
@@ -65,6 +65,7 @@ class Fold:
             records = seq
             # Decoding is what costs, and only these two kinds matter here.
             record = decode(kind, body) if kind in (Started.kind, Observed.kind) else None
+            effects += kind == Delivering.kind
             if isinstance(record, Started) and record.effect.is_outside:
                 effects += 1
             elif isinstance(record, Observed):

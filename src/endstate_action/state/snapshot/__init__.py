@@ -192,7 +192,7 @@ class SnapshotStore:
         if begun is None and is_same and not target.git:
             self._remember()
             return self._restored(target, None, (), ())
-        # The same state says nothing of lock files and of objects that were lost or damaged: they are put right as well.
+        # The same state says nothing of lock files, nor of objects lost or damaged: those are put right as well.
         journal = begun or Journal(target.root, present.root if keep and not is_same else None)
         precious = {*self._excluded, *(present.meta.left_alone if keep else ())}
         with self._restoring.prepared(differences, target, precious, journal.kept or present.root) as work:

@@ -46,7 +46,7 @@ class RateLimited:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """No answer, or one that tells nothing. Where `is_doubtful`, the key may be taken now and must not be used again."""
+    """No answer, or one that tells nothing. Where `is_doubtful`, the key may be taken and must not be used again."""
 
     reason: str
     is_doubtful: bool = True

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import sys
 import time
@@ -17,7 +18,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Thread
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -54,7 +54,8 @@ CONCLUSIONS = {"success": 0, "stopped": 1, "interrupted": 75, "mismatch": 13, "f
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _DEBUG = "ENDSTATE_TRACEBACK"
 _RESUME = "endstate run --resume"
-_MEANT = {"resume": "run --resume", "inspect": "sessions inspect", "list": "sessions list", "show": "sessions show", "status": "sessions show",
+_MEANT = {"resume": "run --resume", "inspect": "sessions inspect", "list": "sessions list",
+          "show": "sessions show", "status": "sessions show",
           "export": "sessions export", "prune": "sessions prune"}  # fmt: skip
 _CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
 # What these begin is a command to whatever runs us as a step of a workflow.
@@ -294,7 +295,7 @@ def run(
             f"--script is for the scripted provider, but --provider is {settings.provider}. Nothing was run.",
             hint="Give one of them.",
         )
-    lines = _Lines(environ)
+    lines = _Lines(settings.store)
     ports = Ports(environ, lambda name, chosen: _provider(name, chosen.base_url, script, environ), lines.event, _say)
     report = run_story(settings, Choice(session, lock_timeout), ports)
     _show(report, as_json)
@@ -383,6 +384,8 @@ def _show(report: Report, as_json: bool) -> None:
     steps = _count(result.steps, "step") + (" of this task" if report.task > 1 else "")
     _say(f"{result.conclusion}{printable(why)} · {_count(result.attempt, 'attempt')} · {steps} · {cost} · "
          f"tree {outputs['tree-hash']}")  # fmt: skip
+    if report.departed:
+        _say_departed(report.departed)
     if result.conclusion == "stopped":
         _say(f"  Nothing is lost: `endstate run --resume --session {result.session}` goes on"
              + (" with a higher limit." if result.reason.startswith("max-") else "."))  # fmt: skip
@@ -392,6 +395,22 @@ def _show(report: Report, as_json: bool) -> None:
         _put(_harmless(result.final_message))
 
 
+def _say_departed(departed: Departed) -> None:
+    """How old the newest checkpoint is, and why it is not newer."""
+    if departed.shipped:
+        age = max(0, int(time.time() - departed.shipped.at))
+        _say(
+            f"checkpoints: {departed.store}, the newest is stored, {_count(age, 'second')} old ({departed.shipped.key})"
+        )
+    if departed.problem:
+        newest = (
+            "what was recorded since is on this machine only" if departed.shipped else "all is on this machine only"
+        )
+        _say(f"  The last one was not stored, so {newest}: {printable(departed.problem.reason)}")
+        if departed.problem.remedy:
+            _say(f"  {printable(departed.problem.remedy)}")
+
+
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
@@ -399,7 +418,8 @@ def _count(number: int, what: str) -> str:
 class _Lines:
     """What a person sees while it runs: one line a call on a terminal, else the first line alone."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, store: str = "auto") -> None:
+        self._more = "" if store in ("auto", "none") else f" --store {shlex.quote(store)}"
         self._is_terminal = sys.stderr.isatty()
         self._cost = ""
         self._sandbox = ""
@@ -423,7 +443,8 @@ class _Lines:
                 pending = f" · {_count(event.pending, 'call')} to settle" if event.pending else ""
                 began = f"resumed, attempt {event.epoch}" if event.resumed else "attempt 1"
                 _say(f"session {event.session} · {began}{pending} · sandbox: {self._sandbox} · "
-                     f"checkpoints: {self._store} · if it dies: endstate run --resume --session {event.session}")  # fmt: skip
+                     f"checkpoints: {self._store} · "
+                     f"if it dies: endstate run --resume --session {event.session}{self._more}")  # fmt: skip
             case StepEnded():
                 self._cost = "cost unknown" if event.cost_usd is None else f"${event.cost_usd:.2f}"
                 if self._is_terminal and not event.calls:
@@ -442,7 +463,7 @@ class _Lines:
     def _departed(self, event: Departed) -> None:
         """Nobody is to learn of it only when the machine is gone."""
         self._store = event.store
-        if event.shipped:
+        if event.shipped and event.is_first:
             _say(f"checkpoints: {event.store}, the first one is stored ({_size(event.shipped.size)}): "
                  "this run survives the loss of this machine")  # fmt: skip
         elif event.problem and not event.is_expected:
@@ -647,145 +668,6 @@ def _is_spent(session: Listed) -> bool:
     return session.is_finished or (session.state is not None and session.state.steps == 0)
 
 
-@sessions.command()
-@click.argument("session", required=False)
-@click.option("--store", required=True, metavar="WHERE", help="Where checkpoints go, as for `run`.")
-@click.option("--json", "as_json", is_flag=True, help="Print one array.")
-@_located
-def inspect(session: str | None, store: str, as_json: bool, working_directory: str, state_dir: str) -> None:
-    """What a store has of SESSION, or of all, and what a resume would go on from. Changes nothing."""
-    _show_stored(_stored(session, store, working_directory, state_dir), as_json)
-
-
-@cli.command(short_help="What a resume would restore.")
-@click.option("--session", metavar="ID", help="Which session; the newest one by default.")
-@click.option("--store", required=True, metavar="WHERE", help="Where checkpoints go, as for `run`.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be restored.")
-@click.option("--json", "as_json", is_flag=True, help="Print one array.")
-@_located
-def restore(
-    session: str | None, store: str, dry_run: bool, as_json: bool, working_directory: str, state_dir: str
-) -> int:
-    """Tell what a resume would restore here, and why, without doing it.
-
-    Exit code 0 if it would go on, else that of the refusal.
-    """
-    from endstate_action.state.checkpoint.choose import refusal
-
-    if not dry_run:
-        raise InputError(
-            "Nothing was restored: a restore is part of a resume, which also claims its number and settles.",
-            hint="`endstate run --resume --store …` does it; with --dry-run, this command tells what it would do.",
-        )
-    found = _stored(session, store, working_directory, state_dir, newest=True)
-    _show_stored(found, as_json)
-    error = refusal(found[0].choice) if found else None
-    return error.exit_code if error else 0
-
-
-def _stored(
-    session: str | None, store: str, working_directory: str, state_dir: str, *, newest: bool = False
-) -> list[Any]:
-    from endstate_action.durable import Line, NoDepot, open_depot
-    from endstate_action.errors import UnknownSession
-    from endstate_action.restoring import unfinished
-    from endstate_action.state.directory import locate, workspace_at
-    from endstate_action.state.session import SessionStore
-    from endstate_action.state.stores.choice import parse_store
-    from endstate_action.successor import find_session, inspect
-    from endstate_action.system import git
-
-    environ = dict(os.environ)
-    workspace = workspace_at(working_directory)
-    state = locate(workspace, _state_dir(state_dir))
-    state.confirm()
-    with TemporaryDirectory() as scratch:
-        repository = git.discover(workspace, environ, Path(scratch))
-        depot = open_depot(parse_store(store), environ, workspace, Path(scratch) / "store", repository)
-        if isinstance(depot, NoDepot):
-            raise InputError(f"The store was not looked at: {depot.reason}.", hint=depot.remedy)
-        here = SessionStore(state.sessions)
-        stored = depot.store.lineages(timeout_s=20.0)
-        if session is None and not newest and stored is not None:
-            wanted = stored
-        else:
-
-            def nothing_here() -> str:
-                raise UnknownSession("There is no session here.")
-
-            wanted = [find_session(session, here, depot, nothing_here)]
-        half = unfinished(state)
-        return [inspect(depot, Line(w), here, half_restored=half is not None and half.lineage == w) for w in wanted]
-
-
-def _show_stored(found: list[Any], as_json: bool) -> None:
-    from endstate_action.state.checkpoint.choose import refusal
-
-    told = []
-    for stored in found:
-        error = refusal(stored.choice)
-        told.append(
-            {
-                "session-id": stored.lineage,
-                "epoch": stored.epoch,
-                "here": None
-                if stored.local is None
-                else {"attempt": stored.local.epoch, "records": stored.local.records},
-                "checkpoints": [_checkpoint(seen, manifest) for seen, manifest in stored.checkpoints],
-                "would": _would(stored.choice) if error is None else "refuse",
-                "because": str(error) if error else "",
-                "hint": error.hint if error else "",
-            }
-        )
-    if as_json:
-        _put(json.dumps(told, ensure_ascii=False))
-        return
-    if not told:
-        _say("The store has no checkpoint of any session.")
-    for session in told:
-        _put(f"session {session['session-id']}  claimed up to attempt {session['epoch']}  would {session['would']}")
-        if session["because"]:
-            _put(f"  {printable(session['because'])}")
-        for one in session["checkpoints"]:
-            _put(f"  {one['key']}  {printable(one['state'])}")
-
-
-def _checkpoint(seen: Any, manifest: Any) -> dict[str, Any]:
-    reason = getattr(seen.found, "reason", None)
-    body = {
-        "key": str(seen.key),
-        "attempt": seen.key.epoch,
-        "sequence": seen.key.sequence,
-        "effects": seen.key.effects,
-        "state": reason or ("opens" if seen.found else "not looked at, since a newer one opens"),
-    }
-    if manifest is not None:
-        made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.at))
-        body |= {
-            "state": f"opens: {_count(manifest.records, 'record')}, made {made}, tree {manifest.tree_hash}",
-            "records": manifest.records,
-            "made": made,
-            "tree-hash": manifest.tree_hash,
-            "base": manifest.about.base_commit,
-            "done": manifest.is_done,
-        }
-    return body
-
-
-def _would(choice: Any) -> str:
-    from endstate_action.state.checkpoint.choose import AlreadyDone, UseLocal, UseStored
-
-    match choice:
-        case UseStored(key):
-            return f"restore {key}"
-        case UseLocal():
-            return "go on with what is on this machine"
-        case AlreadyDone():
-            return "do nothing: it is finished and delivered"
-        case _:
-            return "find nothing"
-
-
 def _store(working_directory: str, state_dir: str) -> Any:
     from endstate_action.state.directory import locate, refuse_tracked, workspace_at
     from endstate_action.state.session import SessionStore
@@ -821,8 +703,11 @@ def _chosen(store: Any, session: str | None) -> str:
 @click.argument("path", default=".")
 @click.option("--state-dir", default=".endstate", show_default=True, metavar="DIR",
               help="Left out, like .git, at the root only.")  # fmt: skip
+@click.option(
+    "--commit", metavar="REV", help="Hash the blobs of a commit instead of the work tree of the clone at PATH."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one object, with what was left out.")
-def tree_hash(path: str, state_dir: str, as_json: bool) -> None:
+def tree_hash(path: str, state_dir: str, commit: str | None, as_json: bool) -> None:
     """Hash names, content, executable bits and link targets of everything below PATH.
 
     Times, owners and inodes do not count. Left out are .git and the state directory, at the root only.
@@ -830,8 +715,17 @@ def tree_hash(path: str, state_dir: str, as_json: bool) -> None:
     from endstate_action.system.tree import scan
 
     names = (".git", _state_dir(state_dir))
-    # Without a cache: one in the tree came with it and can say anything, and nothing is to be written there.
-    found = scan(Path(path), [os.fsencode(n) for n in names])
+    excluded = [os.fsencode(n) for n in names]
+    if commit is not None:
+        from tempfile import TemporaryDirectory
+
+        from endstate_action.system.tree_commit import scan_commit
+
+        with TemporaryDirectory() as scratch:
+            found = scan_commit(Path(path), commit, os.environ, Path(scratch), excluded)
+    else:
+        # Without a cache: one in the tree came with it and can say anything, and nothing is to be written there.
+        found = scan(Path(path), excluded)
     if as_json:
         body = {
             "tree-hash": found.tree_hash,
@@ -957,3 +851,7 @@ def _discard(fd: int) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, fd)
     os.close(null)
+
+
+# They add their commands to the groups above.
+from endstate_action.cli import step, stored  # noqa: E402, F401

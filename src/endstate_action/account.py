@@ -1,0 +1,190 @@
+"""What came of a task, as evidence: a fold of the session, and the tree as it is, in the words of `ci.evidence`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal
+
+from endstate_action import __version__
+from endstate_action.ci import evidence as told
+from endstate_action.shipper import Departed
+from endstate_action.state.records import FORMAT, Attempt, Ended
+from endstate_action.state.session import State
+from endstate_action.state.totals import effects_started, total_cost, total_usage
+from endstate_action.system.names import display
+from endstate_action.system.published import Published
+
+_ENDED: Mapping[str, Literal["finished", "stopped", "interrupted", "superseded", "failed"]] = {
+    "success": "finished",
+    "stopped": "stopped",
+    "interrupted": "interrupted",
+    "superseded": "superseded",
+    "mismatch": "failed",
+    "failed": "failed",
+}
+_STORES = {"cache": "Actions cache", "git-ref": "git ref", "dir": "directory", "none": "none"}
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the session does not know: where it ran, and what was made of it there."""
+
+    conclusion: told.Conclusion
+    reason: str
+    tree_hash: str
+    excluded: tuple[str, ...]
+    sandbox: str
+    sandbox_note: str = ""
+    departed: Departed | None = None
+    published: Published | None = None
+    restored_hash: str | None = None
+    repository: str | None = None
+    pull_request: int | None = None
+    run_url: str | None = None
+    commits: tuple[told.Commit, ...] = ()
+    uncommitted: told.Uncommitted | None = None
+    head_moved_to: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def account(state: State, around: Around) -> told.Evidence:
+    """The evidence of the task at hand."""
+    published, departed = around.published, around.departed
+    first = state.first_step_of_task()
+    cost, usage = total_cost(state), total_usage(state)
+    shipped = departed.shipped if departed else None
+    return told.Evidence(
+        conclusion=around.conclusion,
+        reason=around.reason,
+        session=state.begun.session,
+        task=max(state.task, 1),
+        repository=around.repository,
+        pull_request=around.pull_request,
+        run_url=around.run_url,
+        attempts=tuple(_attempt(state, attempt) for attempt in _attempts_of_task(state)),
+        trees=told.Trees(
+            base_commit=state.begun.bound.get("base"),
+            base_tree=published.base_tree if published else state.begun.bound.get("base-tree"),
+            restored_hash=around.restored_hash,
+            workspace_hash=around.tree_hash,
+            published_hash=published.tree_hash if published else None,
+            git_tree=published.git_tree if published else None,
+            excluded=around.excluded,
+            left_out=tuple(told.LeftOut(path=p, reason=r) for p, r in published.left_out.items()) if published else (),
+        ),
+        changed_files=None if published is None else tuple(map(_changed, published.changed)),
+        commits=around.commits,
+        uncommitted=around.uncommitted,
+        head_moved_to=around.head_moved_to,
+        settlements=tuple(
+            told.Settlement(
+                step=s.step,
+                call=s.index + 1,
+                tool=state.requested[s.step, s.index].call.name,
+                action=s.action,  # type: ignore[arg-type]  # one of `settle.Action`
+                reason=s.reason,
+                attempt=s.epoch,
+            )
+            for s in state.settled
+            if s.step > first
+        ),
+        refused=tuple(
+            told.Refused(
+                step=f.step,
+                call=f.index + 1,
+                tool=state.requested[f.step, f.index].call.name,
+                status=f.status,
+                reason=f.content[:500],
+            )
+            for f in state.finished.values()
+            if f.step > first and f.status in ("denied", "refused", "not_run")
+        ),
+        steps=state.steps - first,
+        spent=told.Spent(
+            input_tokens=usage.context_tokens,
+            output_tokens=usage.output_tokens,
+            usd=None if cost is None else _money(cost),
+            at_least=_may_have_lost(state),
+        ),
+        outside_effects=effects_started(state),
+        fingerprint=_fingerprint(state),
+        accepted_mismatches=tuple(a for attempt in state.attempts for a in attempt.accepted),
+        durability=told.Durability(
+            store=_STORES.get(departed.store, departed.store) if departed else "none",
+            checkpoint=shipped.key if shipped else None,
+            age_s=max(0, int(time.time() - shipped.at)) if shipped else None,
+        ),
+        sandbox=told.Sandbox(kind=around.sandbox, note=around.sandbox_note),
+        versions={"endstate": __version__, "python": ".".join(map(str, sys.version_info[:3]))},
+        notes=around.notes,
+    )
+
+
+def moment(at: float) -> str:
+    """`YYYY-MM-DDTHH:MM:SSZ`"""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
+def _attempts_of_task(state: State) -> list[Attempt]:
+    """Those that worked on the task at hand: an attempt that ended an earlier one did not."""
+    earlier = max((e.epoch for e in state.ended if e.task < state.task), default=0)
+    return [a for a in state.attempts if a.epoch > earlier] or state.attempts[-1:]
+
+
+def _attempt(state: State, attempt: Attempt) -> told.Attempt:
+    end: Ended | None = next((e for e in reversed(state.ended) if e.epoch == attempt.epoch), None)
+    is_newest = attempt is state.attempts[-1]
+    ended = _ENDED[end.conclusion] if end else "finished" if is_newest else "preempted"
+    steps = [r for r in state.replies if r.epoch == attempt.epoch]
+    return told.Attempt(
+        epoch=attempt.epoch,
+        run_attempt=attempt.process.get("run_attempt"),
+        began=moment(attempt.at),
+        steps=len(steps),
+        ended=ended,
+        where="" if ended in ("finished", "stopped") else _where(state, attempt),
+        restored_from=attempt.process.get("restored_from"),
+    )
+
+
+def _where(state: State, attempt: Attempt) -> str:
+    """How far it came, as far as is known."""
+    done = sum(f.epoch <= attempt.epoch for f in state.finished.values())
+    return f"after call {done}" if done else "before its first call"
+
+
+def _may_have_lost(state: State) -> bool:
+    """Whether an attempt died without its end on record, so that some of what it spent may be on no record either."""
+    ends = {e.epoch for e in state.ended}
+    return any(a.epoch not in ends for a in state.attempts[:-1])
+
+
+def _fingerprint(state: State) -> told.Fingerprint:
+    frozen = state.frozen
+    answered = tuple(dict.fromkeys(r.model for r in state.replies if r.model))
+    contracts: tuple[Mapping[str, Any], ...] = frozen.contracts if frozen else ()
+    return told.Fingerprint(
+        provider=frozen.provider if frozen else "",
+        model_asked=frozen.model if frozen else "",
+        models_answered=answered,
+        tools=tuple(told.Tool(name=c["name"], effect=c["effect"], contract=c["schema"]) for c in contracts),
+        state_format=FORMAT,
+    )
+
+
+def _changed(change: Any) -> told.ChangedFile:
+    kind: Literal["added", "modified", "deleted"] = (
+        "added" if change.before is None else "deleted" if change.after is None else "modified"
+    )
+    after = change.after
+    return told.ChangedFile(
+        path=display(change.path), change=kind, mode=after.mode if after else None, blob=after.id if after else None
+    )
+
+
+def _money(cost: Decimal) -> str:
+    return format(cost.normalize(), "f")

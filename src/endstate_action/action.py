@@ -1,0 +1,657 @@
+"""`endstate action`: one step of a workflow, from its inputs and its event to outputs, summary and comment.
+
+What may be refused is refused before anything is spent: inputs, trust, permissions, durability, in this order. From
+then on the run tells its own story; here it is put into GitHub's words.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+from endstate_action.account import Around, moment
+from endstate_action.agent.loop import AttemptBegan, StepEnded, Told
+from endstate_action.agent.providers.base import Provider
+from endstate_action.ci import render
+from endstate_action.ci.commit import NEEDS_CONTENTS, Commits, Target, own_branch
+from endstate_action.ci.conclusions import ending
+from endstate_action.ci.event import Actor, Comment, CommentKind, Event, parse_comment, read_event
+from endstate_action.ci.github import GitHub
+from endstate_action.ci.lineage import Claimant, Lineage, claimant, lineage, refuse_collision, session_id
+from endstate_action.ci.marker import owner_of, parse_marker
+from endstate_action.ci.outcome import Applied, Denied, Failed
+from endstate_action.ci.prompt import Thread, build, prompt_id, task_of
+from endstate_action.ci.pull_request import (
+    NEEDS_COMMENTS,
+    Conversation,
+    permission_of,
+    place_of,
+    read_pull_request,
+    viewer_of,
+)
+from endstate_action.ci.trust import (
+    Allowed,
+    Recorded,
+    Refused,
+    Rules,
+    Skipped,
+    actor_of,
+    decide,
+    parse_rules,
+    skipped,
+    with_pull_request,
+)
+from endstate_action.ci.workflow import Log, RunnerFiles
+from endstate_action.config import Settings, parse_choice, parse_settings
+from endstate_action.deliver import Announced, Delivery, Place, Result, Undelivered
+from endstate_action.durable import Line
+from endstate_action.errors import EndstateError, InputError, StateError
+from endstate_action.run import AlreadyDelivered, Errand, Finishing, Ports, Report, SandboxChosen, attend
+from endstate_action.shipper import Departed
+from endstate_action.state.keys import CheckpointKey, lineage_of
+from endstate_action.system.proctable import identity
+from endstate_action.system.redaction import Secrets
+from endstate_action.system.sandbox import NoSandbox, Sandbox
+from endstate_action.system.sandbox_install import obtain
+from endstate_action.system.secrets import split_environment
+from endstate_action.trusted import Trusted
+
+OWN_INPUTS = (
+    "trigger-phrase", "anthropic-api-key", "github-token", "session-key", "state-key", "commit", "comment",
+    "job-summary", "required-permission", "allowed-bots", "allow-forks", "matrix", "strategy", "job", "step",
+)  # fmt: skip
+RUN_INPUTS = (
+    "prompt", "prompt-file", "provider", "model", "base-url", "working-directory", "state-dir", "instructions",
+    "config-file", "resume", "on-mismatch", "max-steps", "max-cost-usd", "max-resumes", "max-minutes", "sandbox",
+    "network", "store", "require-durable",
+)  # fmt: skip
+SIGN_OF_LIFE_S = 60.0
+_COMMENTS: tuple[tuple[CommentKind, str], ...] = (
+    ("comment", "issues/{}/comments"),
+    ("review-comment", "pulls/{}/comments"),
+)
+
+
+class _Skip(Exception):
+    """Nothing is to be done: no failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The inputs of the action that are not those of every run."""
+
+    values: Mapping[str, str]
+    resume: str
+    commit: str
+    comment: str
+    job_summary: bool
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Inputs:
+        """Raises: InputError: naming the input, what was given and what is allowed."""
+        names = (*RUN_INPUTS, *OWN_INPUTS)
+        values = {n: environ.get(f"INPUT_{n.upper().replace('-', '_')}", "") for n in names}
+        return cls(
+            values,
+            parse_choice("resume", values["resume"] or "auto", ("auto", "required", "never")),
+            parse_choice("commit", values["commit"] or "none", ("none", "branch", "pr-head")),
+            parse_choice("comment", values["comment"] or "sticky", ("sticky", "off")),
+            parse_choice("job-summary", values["job-summary"] or "true", ("true", "false")) == "true",
+        )
+
+    def settings(self, workspace: Path) -> Settings:
+        """Those of a run, without a prompt, which is made of the event."""
+        given = {n: self.values[n] for n in RUN_INPUTS if n not in ("prompt", "prompt-file", "resume")}
+        where = workspace / (given.pop("working-directory") or ".")
+        parsed = parse_settings({**given, "resume": "true", "working-directory": str(where)}, lambda name: None)
+        return replace(parsed, resume=False)
+
+
+@dataclass(slots=True)
+class Step:
+    """One step of a workflow.
+
+    Args:
+        environ: as the step was given it; secrets are in here and nowhere else.
+        provider: from a name to the provider.
+        write: prints one line of the log.
+    """
+
+    environ: Mapping[str, str]
+    provider: Callable[[str, Settings], Provider]
+    write: Callable[[str], None]
+    log: Log = field(init=False)
+    files: RunnerFiles = field(init=False)
+    secrets: Secrets = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log = Log(self.write)
+        self.files = RunnerFiles(self.environ)
+        self.secrets = Secrets(split_environment(self.environ)[1])
+
+    def run(self) -> int:
+        """Returns the exit code; never raises for what a user or GitHub can cause."""
+        try:
+            return self._run()
+        except _Skip as skip:
+            self.log.annotate("notice", str(skip), "endstate")
+            self.files.outputs({"conclusion": "skipped"})
+            return 0
+        except EndstateError as error:
+            return self._failed(error)
+
+    def _failed(self, error: EndstateError) -> int:
+        row = ending(error.exit_code, is_undelivered=isinstance(error, Undelivered))
+        message = self.secrets.redact(f"{error} {error.hint}".strip())
+        self.log.annotate("error", message, f"endstate: {row.conclusion}")
+        with suppress(StateError):
+            self.files.outputs({"conclusion": row.conclusion})
+        return row.exit_code
+
+    def _run(self) -> int:
+        inputs = Inputs.of(self.environ)
+        workspace = Path(self.environ.get("GITHUB_WORKSPACE") or Path.cwd())
+        settings = inputs.settings(workspace)
+        rules = parse_rules(inputs.values)
+        event = read_event(self.environ)
+        if reason := skipped(event, rules) if event.run.attempt == 1 else None:
+            raise _Skip(reason.reason)
+        github = self.github(event, inputs)
+        event = self._with_pull_request(event, github)
+        line = lineage(event, inputs.values)
+        asked = _Asked(self, inputs, settings, rules, event, github, line, workspace)
+        return asked.run()
+
+    def github(self, event: Event, inputs: Inputs) -> GitHub:
+        token = inputs.values["github-token"] or self.environ.get("GITHUB_TOKEN", "")
+        if not token:
+            raise InputError(
+                "There is no token for GitHub, so nothing was run and nothing was spent.",
+                hint="Leave github-token at its default, which is the job's own token.",
+            )
+        return GitHub(event.run.api_url, token, self.environ)
+
+    def _with_pull_request(self, event: Event, github: GitHub) -> Event:
+        number = event.pull_request_number
+        if event.pull_request is not None or number is None:
+            return event
+        found = read_pull_request(github, event.repository.full_name, number)
+        if isinstance(found, Applied):
+            return with_pull_request(event, found.value.pull_request)
+        remedy = f"{found.remedy} " if isinstance(found, Denied) else ""
+        raise InputError(
+            f"Pull request #{number} could not be read ({found.reason}); nothing was run and nothing was spent.",
+            hint=f"{remedy}Give the job `pull-requests: write`, or run it again.",
+        )
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A step whose inputs and event are understood."""
+
+    step: Step
+    inputs: Inputs
+    settings: Settings
+    rules: Rules
+    event: Event
+    github: GitHub
+    line: Lineage
+    workspace: Path
+    place: Place | None = None
+    working: _Working | None = None
+    actor: Actor | None = None
+    began: AttemptBegan | None = None
+    sandbox: str = "none"
+    departed: Departed = Departed("none", None)  # noqa: RUF009  a value
+    announced: Announced | None = None
+    head: str | None = None
+    """The commit that is checked out."""
+    effects: int = 0
+    """Effects outside that are known to have been started; our comment bears witness to them."""
+
+    def run(self) -> int:
+        step, event = self.step, self.event
+        where = self.settings.working_directory
+        with Trusted.of(Path(where), step.environ, self._git_extra()) as trusted:
+            commit = event.pull_request.base_sha if event.pull_request else event.run.sha
+            trusted.bring(commit)
+            self.head = trusted.head()
+            repository, self.effects = event.repository, self._witness()
+            errand = Errand(
+                Line(lineage_of(str(repository.id or repository.full_name), self.line.text), repository.full_name),
+                lambda task: session_id(self.line.text, task),
+                self._approve,
+                lambda: self._prompt(trusted, commit),
+                resume=self.inputs.resume,
+                is_retry=event.run.attempt > 1,
+                witness=self.effects,
+                read=lambda name: trusted.read(commit, name),
+                claimant=json.dumps({"format": 1, **asdict(self._claimant())}).encode(),
+                refuse=self._refuse,
+            )
+            ports = Ports(
+                step.environ,
+                step.provider,
+                self._on_event,
+                step.log.say,
+                process=lambda: {**identity(), "run_attempt": event.run.attempt},
+                finish=self._finish,
+                make_sandbox=self._make_sandbox,
+                git_extra=self._git_extra(),
+                git_token=self._token(),
+            )
+            try:
+                report = attend(self.settings, errand, ports)
+            finally:
+                if self.working:
+                    self.working.stop()
+        if isinstance(report, AlreadyDelivered):
+            return self._again(report)
+        return self._report(report)
+
+    # Who asks, and for what
+
+    def _approve(self, bound: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        event = self.event
+        recorded = _recorded(bound)
+        actor = actor_of(event, recorded)
+        reason = skipped(event, self.rules, recorded)
+        if reason is not None:
+            raise _Skip(reason.reason)
+        level = permission_of(self.github, event.repository.full_name, actor.login)
+        found = decide(event, self.rules, level.value if isinstance(level, Applied) else None, recorded)
+        match found:
+            case Skipped(words):
+                raise _Skip(words)
+            case Refused(words, hint):
+                raise InputError(words, hint=hint)
+            case Allowed(who):
+                self.actor = who
+        self._prove()
+        return {
+            "repository": event.repository.full_name,
+            "pull-request": event.pull_request_number,
+            "owner": self.place.owner if self.place else None,
+            "actor": {"login": actor.login, "is_bot": actor.is_bot, "run_id": event.run.id},
+        }
+
+    def _prompt(self, trusted: Trusted, commit: str) -> tuple[str, str]:
+        event = self.event
+        task = task_of(event, self.inputs.values, self.rules.phrase, lambda name: trusted.read(commit, name))
+        thread = self._thread(trusted, commit) if event.number is not None else None
+        prompt = build(event, task, thread)
+        for note in prompt.notes:
+            self.step.log.say(note)
+        return prompt_id(event, task), prompt.text
+
+    def _thread(self, trusted: Trusted, commit: str) -> Thread | None:
+        subject = self.event.pull_request or self.event.issue
+        if subject is None:
+            return None
+        stat = trusted.diff_stat(commit) if self.event.pull_request else ""
+        return Thread(subject, tuple(self._comments()), stat, commit if stat else "")
+
+    def _comments(self) -> Iterator[Comment]:
+        event = self.event
+        for kind, path in _COMMENTS:
+            if kind != "comment" and event.pull_request is None:
+                continue
+            where = f"{place_of(event.repository.full_name)}/{path.format(event.number)}"
+            try:
+                for raw in self.github.pages(where, "pull-requests: read"):
+                    yield parse_comment(raw, kind)
+            except (Failed, InputError) as error:
+                self.step.log.say(f"Not all comments could be read ({error}); the prompt goes without them.")
+
+    def _claimant(self) -> Claimant:
+        return claimant(self.event, self.step.environ, self.inputs.values["job"])
+
+    def _refuse(self, other: bytes) -> None:
+        """Two jobs of one run attempt must not share a line by accident."""
+        try:
+            shown = json.loads(other)
+            earlier = Claimant(int(shown["run_id"]), int(shown["run_attempt"]), str(shown["job"]))
+        except (ValueError, TypeError, KeyError):
+            return
+        refuse_collision(self.line, self._claimant(), earlier)
+
+    # What has to hold before anything is spent
+
+    def _prove(self) -> None:
+        """Raises: InputError: a permission is missing; with the lines to paste. Nothing was spent."""
+        event, run = self.event, self.event.run
+        viewer = viewer_of(self.github)
+        step = self.inputs.values["step"] or run.step
+        owner = owner_of(run.workflow_ref.partition("@")[0], run.job, step, event.number or 0)
+        self.place = Place(owner, viewer)
+        if self.inputs.commit != "none":
+            commits = Commits(self.github, event.repository.full_name)
+            proved = commits.may_commit()
+            if not isinstance(proved, Applied):
+                raise _missing(f"commit: {self.inputs.commit}", proved, NEEDS_CONTENTS)
+            self.place = replace(self.place, commits=commits, target=self._target())
+        if self.inputs.comment == "sticky" and event.number is not None:
+            conversation = Conversation(self.github, event.repository.full_name, event.number)
+            self.place = replace(self.place, conversation=conversation)
+            # It speaks from a thread of its own, and a client serves one at a time.
+            other = Conversation(self.step.github(event, self.inputs), event.repository.full_name, event.number)
+            self.working = _Working(self, other)
+            self.working.begin()
+
+    def _target(self) -> Target | None:
+        """The branch; with None, the session's own, whose name is known once there is one."""
+        if self.inputs.commit == "branch":
+            return None
+        head = self.event.pull_request
+        if head is None:
+            raise InputError(
+                "commit: pr-head needs a pull request, and this event has none. Nothing was run.",
+                hint="Set commit to branch, by a variable or in the workflow file.",
+            )
+        there = self.head
+        if there != head.head_sha or head.is_fork:
+            raise InputError(
+                f"commit: pr-head needs the head of the pull request checked out ({head.head_sha[:12]}), and here is "
+                f"{(there or 'nothing')[:12]}. Nothing was run and nothing was spent.",
+                hint="Give actions/checkout these lines: `with: {ref: ${{ github.event.pull_request.head.sha }}}`.",
+            )
+        return Target(head.head_ref, is_own=False)
+
+    def _witness(self) -> int:
+        """The number of effects outside that our comment says were started."""
+        if self.inputs.comment != "sticky" or self.event.number is None:
+            return 0
+        event, run = self.event, self.event.run
+        step = self.inputs.values["step"] or run.step
+        owner = owner_of(run.workflow_ref.partition("@")[0], run.job, step, event.number or 0)
+        viewer = viewer_of(self.github)
+
+        def is_ours(body: str, author: Any) -> bool:
+            marker = parse_marker(body)
+            return marker is not None and marker.owner == owner and viewer.wrote(author)
+
+        found = Conversation(self.github, event.repository.full_name, event.number or 0).find(is_ours)
+        marker = parse_marker(found.value.body) if isinstance(found, Applied) else None
+        mine = marker is not None and marker.session == session_id(self.line.text, marker.task)
+        return marker.effects if marker and mine else 0
+
+    def _make_sandbox(self, probe: Callable[[], Sandbox | NoSandbox]) -> Sandbox | NoSandbox:
+        return obtain(probe, self.step.environ, may_install=True).sandbox
+
+    # While it runs
+
+    def _on_event(self, event: Any) -> None:
+        log = self.step.log
+        match event:
+            case SandboxChosen():
+                self.sandbox = event.sandbox
+                log.say(f"sandbox: {event.sandbox} ({event.note})")
+            case Departed():
+                self._departed(event)
+            case AttemptBegan():
+                self.began = event
+                limits = self.settings.limits
+                began = f"resumed, attempt {event.epoch}" if event.resumed else f"attempt {event.epoch}"
+                log.say(
+                    f"session {event.session} · {began} · at most {limits.max_steps} steps, "
+                    f"${limits.max_cost_usd} and {limits.max_minutes:g} minutes"
+                )
+                if self.working:
+                    log.say(f"comment: {self.working.url}")
+                self.step.files.outputs({"session-id": event.session, "attempt": event.epoch, "resumed": event.resumed})
+                self._tell_working()
+            case StepEnded():
+                cost = "cost unknown" if event.cost_usd is None else f"${event.cost_usd:.2f}"
+                log.say(f"step {event.step} · {event.calls} calls · {cost}")
+                if self.working:
+                    self.working.step = event.step
+            case Told():
+                log.say(event.text)
+            case _:
+                status = "" if event.status == "ok" else f" · {event.status}"
+                settled = f" · {event.settled.action}: {event.settled.reason}" if event.settled else ""
+                log.say(f"  {event.name[:40]} · {event.elapsed_s:.1f} s{status}{settled}")
+
+    def _departed(self, event: Departed) -> None:
+        self.departed = event
+        key = CheckpointKey.parse(event.shipped.key) if event.shipped else None
+        self.effects = max(self.effects, key.effects if key else 0)
+        if event.shipped:
+            if event.is_first:
+                self.step.log.say(f"checkpoints: {event.store}, the first one is stored")
+        elif event.problem:
+            remedy = f" {event.problem.remedy}" if event.problem.remedy else ""
+            self.step.log.annotate(
+                "warning",
+                f"No checkpoint leaves this machine, since {event.problem.reason}: if it is lost, so is the run."
+                f"{remedy}",
+                "endstate: not durable",
+            )
+        self._tell_working()
+
+    def _tell_working(self) -> None:
+        if self.working and self.began:
+            self.working.say()
+
+    # The end
+
+    def _finish(self, finishing: Finishing) -> Mapping[str, Any]:
+        if self.working:
+            self.working.stop()
+        session, result, place = (
+            finishing.session,
+            finishing.result,
+            self.place or Place("0" * 16, viewer_of(self.github)),
+        )
+        if place.commits and place.target is None:
+            place = replace(place, target=own_branch(session.id))
+        run = self.event.run
+        around = Around(
+            conclusion="success" if result.succeeded else "stopped",
+            reason=result.reason,
+            tree_hash=result.tree_hash(),
+            excluded=(".git", finishing.workplace.state_name),
+            sandbox=finishing.sandbox.sandbox,
+            sandbox_note=finishing.sandbox.note,
+            departed=finishing.shipper.departed if finishing.shipper else None,
+            restored_hash=finishing.restored.tree_hash if finishing.restored else None,
+            repository=self.event.repository.full_name,
+            pull_request=self.event.pull_request_number,
+            run_url=f"{run.server_url}/{self.event.repository.full_name}/actions/runs/{run.id}",
+        )
+        delivery = Delivery(
+            session, place, finishing.workplace.repository, self.step.environ, finishing.secrets, finishing.shipper,
+            around, self._folder(session.id),
+        )  # fmt: skip
+        conclusion = "success" if result.succeeded else "stopped"
+        announced = delivery.announce(Result(conclusion, result.reason, result.final_message))  # type: ignore[arg-type]
+        self.announced = announced
+        outputs = self._outputs(announced, session.id)
+        if result.succeeded and not announced.problems and finishing.shipper:
+            state = session.state
+            kept = {k: v for k, v in outputs.items() if k not in ("evidence-file", "patch-file")}
+            prompts = [p.id for p in state.prompts]
+            finishing.shipper.conclude(
+                {
+                    **kept,
+                    "session-id": session.id,
+                    "final-message": result.final_message[:16_000],
+                    "steps": result.steps,
+                    "tree-hash": result.tree_hash(),
+                    "prompt-ids": prompts,
+                    "bound": dict(state.begun.bound),
+                }
+            )
+        return outputs
+
+    def _folder(self, session: str) -> Path:
+        return Path(self.step.environ.get("RUNNER_TEMP") or gettempdir()) / f"endstate-{session}"
+
+    def _outputs(self, announced: Announced, session: str) -> dict[str, Any]:
+        published, folder = announced.published, self._folder(session)
+        return {
+            "base-tree": announced.evidence.trees.base_tree,
+            "published-tree-hash": published.tree_hash if published else None,
+            "git-tree": published.git_tree if published else None,
+            "evidence-file": str(folder / "evidence.json"),
+            "patch-file": str(folder / "result.patch") if announced.patch else None,
+            "commit-sha": announced.commit
+            or (announced.evidence.commits[-1].id if announced.evidence.commits else None),
+            "branch": announced.branch,
+            "comment-url": announced.comment_url,
+        }
+
+    def _report(self, report: Report) -> int:
+        outputs = dict(report.outputs)
+        announced, changed = self.announced, outputs.get("changed-files")
+        is_undelivered = bool(announced and announced.problems)
+        code = 75 if is_undelivered else 0 if report.result.succeeded else 1
+        row = ending(code, is_undelivered=is_undelivered)
+        outputs["conclusion"] = row.conclusion
+        outputs["changed-files"] = None if changed is None else "\n".join(changed)
+        outputs["settlements"] = len(outputs.get("settlements") or ())
+        outputs.pop("reason", None)
+        foreign = self.step.files.undo_foreign()
+        self.step.files.outputs(outputs)
+        if self.inputs.job_summary and announced:
+            self.step.files.summary(
+                render.summary(announced.evidence, self.step.secrets.hide(report.result.final_message), announced.patch)
+            )
+        for problem in announced.problems if announced else ():
+            self.step.log.annotate("error", f"{problem} The result is kept: run the job again, or `endstate deliver`.",
+                                   "endstate: undelivered")  # fmt: skip
+        if report.result.conclusion == "stopped":
+            self.step.log.annotate("warning", f"The agent stopped: {report.result.reason}.", "endstate: stopped")
+        if foreign:
+            self.step.log.annotate("error", f"A tool wrote to {', '.join(foreign)}; that was undone.", "endstate")
+            return 2
+        if announced:
+            self.step.log.say(render.headline(announced.evidence))
+        return row.exit_code
+
+    def _again(self, report: AlreadyDelivered) -> int:
+        """A finished and delivered session asked again: its outputs, and no model call."""
+        outputs = {k: v for k, v in report.outputs.items() if k not in ("prompt-ids", "bound")}
+        self.step.log.annotate(
+            "notice",
+            "This session was finished and delivered before, so nothing was run and nothing was spent. "
+            "A new run of the workflow begins anew.",
+            "endstate",
+        )
+        self.step.files.outputs({**outputs, "conclusion": "success"})
+        return 0
+
+    # Access
+
+    def _token(self) -> str:
+        return self.inputs.values["github-token"] or self.step.environ.get("GITHUB_TOKEN", "")
+
+    def _git_extra(self) -> Mapping[str, str]:
+        """For git alone, by its environment, and for this server only."""
+        basic = b64encode(f"x-access-token:{self._token()}".encode()).decode()
+        return {
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": f"http.{self.event.run.server_url}/.extraheader",
+            "GIT_CONFIG_VALUE_0": f"AUTHORIZATION: basic {basic}",
+        }
+
+
+class _Working:
+    """The comment while the run lives: posted at once, then edited at most once a minute, with a sign of life."""
+
+    def __init__(self, asked: _Asked, conversation: Conversation) -> None:
+        self._asked = asked
+        self._conversation = conversation
+        self._started = time.time()
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._comment: int | None = None
+        self.url = ""
+        self.step = 0
+
+    def begin(self) -> None:
+        """Raises: InputError: it cannot be posted; nothing was spent."""
+        place = self._asked.place
+        if place is None:
+            return
+        stuck = self._conversation.stick(self._body(), place.is_ours, lambda: True)
+        if not isinstance(stuck, Applied):
+            raise _missing("comment: sticky", stuck, NEEDS_COMMENTS)
+        self._comment, self.url = stuck.value.comment.id, stuck.value.comment.url
+        self._react()
+        self._thread = threading.Thread(target=self._live, name="endstate-comment", daemon=True)
+        self._thread.start()
+
+    def say(self) -> None:
+        """Say what is known now; a failure is no reason to stop, since the next look heals it."""
+        place = self._asked.place
+        with self._lock:
+            if self._comment is None or place is None or self._over.is_set():
+                return
+            self._conversation.edit(self._comment, self._body(), lambda: not self._over.is_set())
+
+    def stop(self) -> None:
+        self._over.set()
+        with self._lock:
+            pass
+
+    def _live(self) -> None:
+        while not self._over.wait(SIGN_OF_LIFE_S):
+            with suppress(Exception):  # a sign of life is nothing that a run dies of
+                self.say()
+
+    def _react(self) -> None:
+        comment = self._asked.event.comment
+        if comment is not None and comment.kind != "review":
+            is_review = comment.kind == "review-comment"
+            self._conversation.react(comment.id, "eyes", lambda: True, is_review_comment=is_review)
+
+    def _body(self) -> str:
+        asked, run = self._asked, self._asked.event.run
+        began, departed = asked.began, asked.departed
+        shipped = departed.shipped
+        session = began.session if began else session_id(asked.line.text, 1)
+        now = render.Working(
+            session=session,
+            task=1,
+            attempt=began.epoch if began else run.attempt,
+            effects=asked.effects,
+            started=moment(self._started),
+            alive=moment(time.time()),
+            step=self.step,
+            store={"cache": "Actions cache", "git-ref": "git ref"}.get(departed.store, departed.store),
+            is_durable=shipped is not None,
+            sandbox=asked.sandbox,
+            checkpoint=shipped.key if shipped else "",
+            shipped=moment(shipped.at) if shipped else None,
+            remedy=departed.problem.remedy if departed.problem else "",
+            run_url=f"{run.server_url}/{asked.event.repository.full_name}/actions/runs/{run.id}",
+        )
+        place = asked.place
+        return render.working(now, place.owner if place else "0" * 16)
+
+
+def _recorded(bound: Mapping[str, Any] | None) -> Recorded | None:
+    """Who a session says asked; None where it does not, or cannot be read."""
+    told = bound.get("actor") if bound else None
+    try:
+        return Recorded(Actor(str(told["login"]), bool(told["is_bot"])), int(told["run_id"])) if told else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _missing(what: str, failure: Any, permission: str) -> InputError:
+    remedy = failure.remedy if isinstance(failure, Denied) else f"permissions:\n  {permission}"
+    return InputError(
+        f"{what} is not possible here: {failure.reason}. Nothing was run and nothing was spent.",
+        hint=f"Give the job these lines, in a new run (a re-run keeps the old workflow file):\n{remedy}",
+    )

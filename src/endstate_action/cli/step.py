@@ -1,0 +1,102 @@
+"""What workflows call, one step of a job and the watcher; and what people do by hand: check a result, deliver it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from endstate_action.cli import _clean_environment, _located, _provider, _put, _say, cli, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from endstate_action.config import Settings
+    from endstate_action.verify import Reference
+
+
+@cli.command(short_help="One step of a GitHub workflow.")
+def action() -> int:
+    """What action.yml runs: reads its inputs from INPUT_* and its event from the runner's variables."""
+    environ = dict(_clean_environment())
+    from endstate_action.action import Step
+
+    for name, given in (("ANTHROPIC_API_KEY", "INPUT_ANTHROPIC_API_KEY"), ("ANTHROPIC_BASE_URL", "INPUT_BASE_URL")):
+        if environ.get(given):
+            environ[name] = environ[given]
+
+    def provider(name: str, chosen: Settings) -> Any:
+        return _provider(name, chosen.base_url, None, environ)
+
+    return Step(environ, provider, _put).run()
+
+
+@cli.command(short_help="Check a result against its evidence.")
+@click.argument("evidence")
+@click.argument("path", default=".")
+@click.option("--json", "as_json", is_flag=True, help="Print one object.")
+def verify(evidence: str, path: str, as_json: bool) -> int:
+    """Recompute tree hash and tree id of the clone at PATH, and say what of the EVIDENCE holds.
+
+    EVIDENCE is a file, or the URL of a pull request or comment (then GITHUB_TOKEN may be needed). PATH is a clean
+    checkout of the commit that was pushed, or of the base with the patch applied. Exit code 0 if all holds, 1 if
+    something does not, 2 if it cannot be told.
+    """
+    from endstate_action.verify import verify as verify_story
+
+    with TemporaryDirectory() as scratch:
+        verdict = verify_story(evidence, Path(path), os.environ, Path(scratch), _fetching(os.environ, Path(path)))
+    if as_json:
+        told = [{"holds": s.holds, "text": s.text, "differs": list(s.names)} for s in verdict.statements]
+        _put(json.dumps({"holds": verdict.exit_code == 0, "statements": told}, ensure_ascii=False))
+        return verdict.exit_code
+    for statement in verdict.statements:
+        mark = {True: "holds", False: "DOES NOT HOLD", None: "cannot be told"}[statement.holds]
+        _put(printable(f"{mark}: {statement.text}"))
+        for name in statement.names:
+            _put(f"  {printable(name)}")
+    return verdict.exit_code
+
+
+def _fetching(environ: Mapping[str, str], path: Path) -> Callable[[Reference], str]:
+    """Reads our comment on the pull request that a reference names."""
+
+    def fetch(reference: Reference) -> str:
+        from endstate_action.hand import read_comment
+
+        return read_comment(environ, reference, path)
+
+    return fetch
+
+
+@cli.command(short_help="Deliver a finished result by hand.")
+@click.option("--session", metavar="ID", help="Which session; the newest one by default.")
+@click.option(
+    "--store", default="none", show_default=True, metavar="WHERE", help="Where its checkpoints are, as for `run`."
+)
+@_located
+def deliver(session: str | None, store: str, working_directory: str, state_dir: str) -> int:
+    """Post the comment and push the commit of a finished SESSION that its job could not deliver.
+
+    Works from the state directory or, with --store, from a checkpoint, in a checkout of the same repository. Needs
+    GITHUB_TOKEN; calls no model. What was delivered already is not delivered again.
+    """
+    environ = dict(_clean_environment())
+    from endstate_action.config import parse_settings
+    from endstate_action.hand import deliver_by_hand
+
+    inputs = {"resume": "true", "store": store, "working-directory": working_directory, "state-dir": state_dir}
+    return deliver_by_hand(environ, parse_settings(inputs, lambda name: None), session, _put, _say)
+
+
+@cli.command("rerun-preempted", short_help="Re-run a workflow whose runner was lost.")
+def rerun_preempted() -> int:
+    """What resume/action.yml runs once a workflow is over: tells preemption from failure, and runs it again."""
+    environ = _clean_environment()
+    from endstate_action.watch import watch
+
+    return watch(environ, _put, _say)

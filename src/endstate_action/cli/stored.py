@@ -1,0 +1,159 @@
+"""What a store has, and what a resume would make of it: looked at, never changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from endstate_action.cli import _count, _located, _put, _say, _state_dir, cli, printable, sessions
+from endstate_action.errors import InputError
+
+if TYPE_CHECKING:
+    from endstate_action.state.checkpoint.choose import Choice, Seen
+    from endstate_action.state.checkpoint.manifest import Manifest
+    from endstate_action.successor import Stored
+
+
+@sessions.command()
+@click.argument("session", required=False)
+@click.option("--store", required=True, metavar="WHERE", help="Where checkpoints go, as for `run`.")
+@click.option("--json", "as_json", is_flag=True, help="Print one array.")
+@_located
+def inspect(session: str | None, store: str, as_json: bool, working_directory: str, state_dir: str) -> None:
+    """What a store has of SESSION, or of all, and what a resume would go on from. Changes nothing."""
+    _show_stored(_stored(session, store, working_directory, state_dir), as_json)
+
+
+@cli.command(short_help="What a resume would restore.")
+@click.option("--session", metavar="ID", help="Which session; the newest one by default.")
+@click.option("--store", required=True, metavar="WHERE", help="Where checkpoints go, as for `run`.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would be restored.")
+@click.option("--json", "as_json", is_flag=True, help="Print one array.")
+@_located
+def restore(
+    session: str | None, store: str, dry_run: bool, as_json: bool, working_directory: str, state_dir: str
+) -> int:
+    """Tell what a resume would restore here, and why, without doing it.
+
+    Exit code 0 if it would go on, else that of the refusal.
+    """
+    from endstate_action.state.checkpoint.choose import refusal
+
+    if not dry_run:
+        raise InputError(
+            "Nothing was restored: a restore is part of a resume, which also claims its number and settles.",
+            hint="`endstate run --resume --store …` does it; with --dry-run, this command tells what it would do.",
+        )
+    found = _stored(session, store, working_directory, state_dir, newest=True)
+    _show_stored(found, as_json)
+    error = refusal(found[0].choice) if found else None
+    return error.exit_code if error else 0
+
+
+def _stored(
+    session: str | None, store: str, working_directory: str, state_dir: str, *, newest: bool = False
+) -> list[Stored]:
+    from endstate_action.durable import Line, NoDepot, open_depot
+    from endstate_action.errors import UnknownSession
+    from endstate_action.restoring import unfinished
+    from endstate_action.state.directory import locate, workspace_at
+    from endstate_action.state.session import SessionStore
+    from endstate_action.state.stores.choice import parse_store
+    from endstate_action.successor import find_session, inspect
+    from endstate_action.system import git
+
+    environ = dict(os.environ)
+    workspace = workspace_at(working_directory)
+    state = locate(workspace, _state_dir(state_dir))
+    state.confirm()
+    with TemporaryDirectory() as scratch:
+        repository = git.discover(workspace, environ, Path(scratch))
+        depot = open_depot(parse_store(store), environ, workspace, Path(scratch) / "store", repository)
+        if isinstance(depot, NoDepot):
+            raise InputError(f"The store was not looked at: {depot.reason}.", hint=depot.remedy)
+        here = SessionStore(state.sessions)
+        stored = depot.store.lineages(timeout_s=20.0)
+        if session is None and not newest and stored is not None:
+            wanted = stored
+        else:
+
+            def nothing_here() -> str:
+                raise UnknownSession("There is no session here.")
+
+            wanted = [find_session(session, here, depot, nothing_here)]
+        half = unfinished(state)
+        return [inspect(depot, Line(w), here, half_restored=half is not None and half.lineage == w) for w in wanted]
+
+
+def _show_stored(found: list[Stored], as_json: bool) -> None:
+    from endstate_action.state.checkpoint.choose import refusal
+
+    told: list[dict[str, Any]] = []
+    for stored in found:
+        error = refusal(stored.choice)
+        told.append(
+            {
+                "session-id": stored.lineage,
+                "epoch": stored.epoch,
+                "here": None
+                if stored.local is None
+                else {"attempt": stored.local.epoch, "records": stored.local.records},
+                "checkpoints": [_checkpoint(seen, manifest) for seen, manifest in stored.checkpoints],
+                "would": _would(stored.choice) if error is None else "refuse",
+                "because": str(error) if error else "",
+                "hint": error.hint if error else "",
+            }
+        )
+    if as_json:
+        _put(json.dumps(told, ensure_ascii=False))
+        return
+    if not told:
+        _say("The store has no checkpoint of any session.")
+    for session in told:
+        _put(f"session {session['session-id']}  claimed up to attempt {session['epoch']}  would {session['would']}")
+        if session["because"]:
+            _put(f"  {printable(session['because'])}")
+        for one in session["checkpoints"]:
+            _put(f"  {one['key']}  {printable(one['state'])}")
+
+
+def _checkpoint(seen: Seen, manifest: Manifest | None) -> dict[str, Any]:
+    reason = getattr(seen.found, "reason", None)
+    body = {
+        "key": str(seen.key),
+        "attempt": seen.key.epoch,
+        "sequence": seen.key.sequence,
+        "effects": seen.key.effects,
+        "state": reason or ("opens" if seen.found else "not looked at, since a newer one opens"),
+    }
+    if manifest is not None:
+        made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.at))
+        body |= {
+            "state": f"opens: {_count(manifest.records, 'record')}, made {made}, tree {manifest.tree_hash}",
+            "records": manifest.records,
+            "made": made,
+            "tree-hash": manifest.tree_hash,
+            "base": manifest.about.base_commit,
+            "done": manifest.is_done,
+        }
+    return body
+
+
+def _would(choice: Choice) -> str:
+    from endstate_action.state.checkpoint.choose import AlreadyDone, UseLocal, UseStored
+
+    match choice:
+        case UseStored(key):
+            return f"restore {key}"
+        case UseLocal():
+            return "go on with what is on this machine"
+        case AlreadyDone():
+            return "do nothing: it is finished and delivered"
+        case _:
+            return "find nothing"

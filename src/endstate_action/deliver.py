@@ -1,0 +1,327 @@
+"""The result goes out: what is to be delivered is on record first, then each delivery, then what came of it.
+
+Killed anywhere in between, another attempt delivers the rest without asking a model. Each delivery can be asked for
+(by the marker of a comment, the trailer of a commit), so that an answer that was lost never makes a second one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from endstate_action.account import Around, account
+from endstate_action.ci import evidence as told
+from endstate_action.ci.commit import Change, Commits, Moved, Plan, Target
+from endstate_action.ci.marker import parse_marker
+from endstate_action.ci.outcome import Applied, Denied, Failure
+from endstate_action.ci.patch import Patch, make_patch
+from endstate_action.ci.pull_request import Author, Conversation, Viewer
+from endstate_action.ci.render import comment as render_comment
+from endstate_action.ci.render import earlier_of
+from endstate_action.effects import digest
+from endstate_action.errors import Interrupted
+from endstate_action.shipper import Shipper
+from endstate_action.state.records import Delivered, Delivering, ToDeliver
+from endstate_action.state.session import Session, State
+from endstate_action.system.git import Repository
+from endstate_action.system.git_aside import Aside, aside
+from endstate_action.system.names import display
+from endstate_action.system.published import Published, publish
+from endstate_action.system.redaction import Secrets
+
+SENDER_S = 30.0
+"""So long after the fence was read a sender may still send."""
+_AUTHOR = ("endstate[bot]", "endstate@users.noreply.github.com")
+_SUBJECT_CHARACTERS = 72
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a result is announced. Without a conversation there is no comment, without commits no commit."""
+
+    owner: str
+    viewer: Viewer
+    conversation: Conversation | None = None
+    commits: Commits | None = None
+    target: Target | None = None
+    """The branch; None where no commit is wanted."""
+    head: str | None = None
+    """Of the pull request, as the task began."""
+
+    def is_ours(self, body: str, author: Author) -> bool:
+        marker = parse_marker(body)
+        return marker is not None and marker.owner == self.owner and self.viewer.wrote(author)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of the attempt, for who announces it."""
+
+    conclusion: told.Conclusion
+    reason: str
+    said: str
+    """The agent's final message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What was said, and where it can be found."""
+
+    evidence: told.Evidence
+    patch: Patch | None
+    published: Published | None
+    comment_url: str | None = None
+    commit: str | None = None
+    branch: str | None = None
+    problems: tuple[str, ...] = ()
+    """Why something was not delivered, a sentence each; it stays in the outbox."""
+
+
+class Undelivered(Interrupted):
+    """The result is on record and in the outbox; another attempt delivers it without a model call."""
+
+
+@dataclass(slots=True)
+class Delivery:
+    """The deliveries of one attempt. One result is announced at a time."""
+
+    session: Session
+    place: Place
+    repository: Repository | None
+    environ: Mapping[str, str]
+    secrets: Secrets
+    shipper: Shipper | None
+    around: Around
+    files: Path
+    """Where evidence and patch are written."""
+    clock: Callable[[], float] = time.time
+
+    def announce(self, result: Result) -> Announced:
+        """Deliver what the outbox holds of this task. Never raises for what GitHub does."""
+        if self.repository is None:
+            return self._announce(result, None, None, None)
+        base = self.session.state.begun.bound.get("base")
+        with aside(self.repository, self.environ, base) as seen:
+            published = publish(seen, base, self.session.state.begun.bound.get("dirty", {}))
+            patch = make_patch(seen, published.base_tree, published.git_tree)
+            return self._announce(result, published, patch, seen)
+
+    def _announce(
+        self, result: Result, published: Published | None, patch: Patch | None, seen: Aside | None
+    ) -> Announced:
+        self._pin(result, published)
+        announced = Announced(self._evidence(result, published, None, patch), patch, published)
+        if self._wants_commit():
+            announced = self._commit(announced, seen)
+        uncommitted = self._keep_patch(announced)
+        evidence = self._evidence(result, published, announced, uncommitted)
+        self._keep("evidence.json", evidence.to_json().encode())
+        announced = replace(announced, evidence=evidence, patch=uncommitted)
+        if self.place.conversation is not None:
+            announced = self._comment(announced, result)
+        return announced
+
+    def _pin(self, result: Result, published: Published | None) -> None:
+        state = self.session.state
+        known = state.outbox
+        if known is not None and known.conclusion == result.conclusion and not self._is_stale(known, published):
+            return
+        commit = None
+        if result.conclusion == "success" and self.place.target and published and published.changed:
+            commit = self._plan(result, published)
+        wants_comment = self.place.conversation is not None
+        self.session.append(ToDeliver(state.task, result.conclusion, commit, wants_comment, self.clock()))
+
+    def _is_stale(self, known: ToDeliver, published: Published | None) -> bool:
+        """Whether the tree is no longer the one that was pinned: somebody went on working on it."""
+        return bool(known.commit and published and known.commit["tree"] != published.git_tree)
+
+    def _plan(self, result: Result, published: Published) -> dict[str, Any]:
+        state, target = self.session.state, self.place.target
+        session = state.begun.session
+        key = f"{session}/task-{state.task}"
+        words = self.secrets.hide(result.said).strip().splitlines()
+        subject = (words[0].lstrip("# ").strip() if words else "") or "Apply the result of an agent's run"
+        return {
+            "parent": state.begun.bound.get("base"),
+            "tree": published.git_tree,
+            "message": f"{subject[:_SUBJECT_CHARACTERS]}\n\nMade by endstate, session {session}.",
+            "author": list(_AUTHOR),
+            "when": int(self.clock()),
+            "session": session,
+            "key": f"{key} {digest(published.git_tree.encode())[:12]}",
+            "branch": target.branch if target else "",
+            "own": target.is_own if target else True,
+        }
+
+    # One delivery
+
+    def _wants_commit(self) -> bool:
+        outbox = self.session.state.outbox
+        return bool(outbox and outbox.commit and self.place.commits)
+
+    def _commit(self, announced: Announced, seen: Aside | None) -> Announced:
+        outbox, commits = self.session.state.outbox, self.place.commits
+        if outbox is None or outbox.commit is None or commits is None or seen is None or announced.published is None:
+            return announced
+        pinned = outbox.commit
+        plan = Plan(
+            pinned["parent"], pinned["tree"], pinned["message"], tuple(pinned["author"]), pinned["when"],
+            pinned["session"], pinned["key"],
+        )  # fmt: skip
+        target = Target(pinned["branch"], is_own=pinned["own"])
+        leak = self._leak_in_commit(plan, target, announced, seen)
+        if leak:
+            return replace(announced, problems=(*announced.problems, leak))
+
+        def act(may_write: Callable[[], bool]) -> Applied[str] | Moved | Failure:
+            prepared = commits.prepare(plan, _changes(announced, seen))
+            if not isinstance(prepared, Applied):
+                return prepared
+            published = commits.publish(plan, prepared.value, target, may_write)
+            if isinstance(published, Moved) and not target.is_own:
+                # The head moved: the result keeps to the commit that it belongs to, on a branch of its own.
+                own = Target(f"endstate/{plan.session}", is_own=True)
+                return commits.publish(plan, prepared.value, own, may_write)
+            return published
+
+        done = self._deliver("commit", act)
+        if not done.ok:
+            return replace(announced, problems=(*announced.problems, f"The commit was not delivered: {done.reason}"))
+        return replace(announced, commit=done.value, branch=self._branch_of(done, target, plan))
+
+    def _branch_of(self, done: Delivered, target: Target, plan: Plan) -> str:
+        """Where it went: an own branch, if the head had moved."""
+        commits = self.place.commits
+        if target.is_own or commits is None:
+            return target.branch
+        there = commits.probe(plan, done.value, target)
+        return target.branch if isinstance(there, Applied) else f"endstate/{plan.session}"
+
+    def _comment(self, announced: Announced, result: Result) -> Announced:
+        conversation = self.place.conversation
+        if conversation is None:
+            return announced
+        earlier: Sequence[str] = ()
+        found = conversation.find(self.place.is_ours)
+        if isinstance(found, Applied):
+            state = self.session.state
+            earlier = earlier_of(found.value.body, state.begun.session, max(state.task, 1))
+        said = self.secrets.hide(result.said)
+        body = render_comment(announced.evidence, self.place.owner, said, announced.patch, earlier)
+        leaked = self.secrets.contains(body)
+        if leaked:
+            problem = f"The comment was not delivered: it would have held the value of {', '.join(leaked)}."
+            return replace(announced, problems=(*announced.problems, problem))
+
+        def act(may_write: Callable[[], bool]) -> Applied[str] | Failure:
+            stuck = conversation.stick(body, self.place.is_ours, may_write)
+            return Applied(stuck.value.comment.url) if isinstance(stuck, Applied) else stuck
+
+        done = self._deliver("comment", act)
+        if not done.ok:
+            return replace(announced, problems=(*announced.problems, f"The comment was not delivered: {done.reason}"))
+        return replace(announced, comment_url=done.value)
+
+    def _deliver(self, what: str, act: Callable[[Callable[[], bool]], Any]) -> Delivered:
+        """Record, ship, read the fence, send, record."""
+        state = self.session.state
+        known = state.was_delivered(what)
+        if known is not None:
+            return known
+        self.session.append(Delivering(state.task, what, state.epoch, self.clock()))
+        held = self.shipper.barrier() if self.shipper else None
+        if held is not None:
+            return self._recorded(what, ok=False, value="", reason=held)
+        until = time.monotonic() + SENDER_S
+        outcome = act(lambda: time.monotonic() < until)
+        if isinstance(outcome, Applied):
+            done = self._recorded(what, ok=True, value=str(outcome.value), reason="")
+        else:
+            remedy = f" ({outcome.remedy})" if isinstance(outcome, Denied) else ""
+            done = self._recorded(what, ok=False, value="", reason=f"{outcome.reason}{remedy}")
+        if self.shipper:
+            self.shipper.soon()
+        return done
+
+    def _recorded(self, what: str, *, ok: bool, value: str, reason: str) -> Delivered:
+        state = self.session.state
+        done = Delivered(state.task, what, ok, value, self.secrets.redact(reason)[:500], state.epoch, self.clock())
+        self.session.append(done)
+        return done
+
+    # What is said
+
+    def _evidence(
+        self, result: Result, published: Published | None, announced: Announced | None, patch: Patch | None
+    ) -> told.Evidence:
+        commits = _own_commits(self.session.state, self.repository)
+        if announced and announced.commit:
+            subject = self._subject()
+            commits = (*commits, told.Commit(id=announced.commit, subject=subject, branch=announced.branch))
+        uncommitted = None
+        if patch is not None and patch.data and not (announced and announced.commit):
+            uncommitted = told.Uncommitted(patch_file="result.patch")
+        around = replace(
+            self.around,
+            conclusion=result.conclusion,
+            reason=result.reason,
+            published=published,
+            commits=commits,
+            uncommitted=uncommitted,
+            notes=(*self.around.notes, *(announced.problems if announced else ())),
+        )
+        return account(self.session.state, around)
+
+    def _subject(self) -> str:
+        outbox = self.session.state.outbox
+        return str(outbox.commit["message"]).partition("\n")[0] if outbox and outbox.commit else ""
+
+    def _keep_patch(self, announced: Announced) -> Patch | None:
+        patch = announced.patch
+        if patch is None or not patch.data or announced.commit:
+            return None
+        self._keep("result.patch", patch.data)
+        return patch
+
+    def _keep(self, name: str, data: bytes) -> None:
+        """A file that cannot be written is missed by who looks for it; the result itself is not lost by that."""
+        with suppress(OSError):
+            self.files.mkdir(parents=True, exist_ok=True)
+            (self.files / name).write_bytes(data)
+
+    def _leak_in_commit(self, plan: Plan, target: Target, announced: Announced, seen: Aside) -> str:
+        for channel, text in (("message", plan.full_message), ("branch name", target.branch)):
+            if self.secrets.contains(text):
+                return f"The commit was not delivered: its {channel} would have held a secret."
+        for change in announced.published.changed if announced.published else ():
+            if change.after and (found := self.secrets.contains(seen.blob(change.after.id))):
+                return f"The commit was not delivered: {display(change.path)} holds the value of {', '.join(found)}."
+        return ""
+
+
+def _changes(announced: Announced, seen: Aside) -> list[Change]:
+    made = []
+    for change in announced.published.changed if announced.published else ():
+        after = change.after
+        if after is None:
+            made.append(Change(change.path, None))
+        else:
+            made.append(Change(change.path, after.mode, lambda blob=after.id: seen.blob(blob)))  # type: ignore[arg-type,misc]
+    return made
+
+
+def _own_commits(state: State, repository: Repository | None) -> tuple[told.Commit, ...]:
+    """Those that the agent's tool made in the checkout, which nobody has pushed."""
+    found = []
+    for place, finished in state.finished.items():
+        if finished.status == "ok" and state.requested[place].call.name == "git_commit" and repository is not None:
+            words = finished.content.split()
+            made = repository.full_id(words[1].rstrip(".")) if len(words) > 1 else None
+            if made:
+                found.append(told.Commit(id=made, subject=repository.subject_of(made)))
+    return tuple(found)

@@ -1,0 +1,151 @@
+"""By hand: a finished result that its job could not deliver, and a comment that somebody wants to verify."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+from typing import Any
+
+from endstate_action.account import Around
+from endstate_action.agent.providers.base import OnDiscard, Reply, Request
+from endstate_action.ci.commit import Commits, Target
+from endstate_action.ci.github import GitHub
+from endstate_action.ci.marker import parse_marker
+from endstate_action.ci.outcome import Applied
+from endstate_action.ci.pull_request import Conversation, Viewer, viewer_of
+from endstate_action.config import Settings
+from endstate_action.deliver import Delivery, Place, Result
+from endstate_action.errors import InputError, UnknownSession
+from endstate_action.run import Choice, Finishing, Ports, run
+from endstate_action.system import git
+from endstate_action.verify import Reference
+
+_REMOTE = re.compile(r"[/:](?P<repository>[\w.-]+/[\w.-]+?)(\.git)?/?")
+
+
+class _NoModel:
+    """In the place of a provider where no model may be asked."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def reply(self, request: Request, on_discard: OnDiscard) -> Reply:
+        raise InputError(
+            "This session is not finished, so there is nothing to deliver. No model was asked.",
+            hint="`endstate run --resume` finishes it.",
+        )
+
+
+def deliver_by_hand(
+    environ: Mapping[str, str],
+    settings: Settings,
+    session: str | None,
+    put: Callable[[str], None],
+    say: Callable[[str], None],
+) -> int:
+    """Deliver what the outbox of a session holds. Returns the exit code.
+
+    Raises:
+        EndstateError: there is no such session, it is not finished, or it belongs to no pull request.
+    """
+    github = _github(environ)
+    problems: list[str] = []
+
+    def finish(finishing: Finishing) -> Mapping[str, Any]:
+        announced = _delivery(finishing, github, environ).announce(
+            Result("success", finishing.result.reason, finishing.result.final_message)
+        )
+        problems.extend(announced.problems)
+        for what, where in (("comment", announced.comment_url), ("commit", announced.commit)):
+            if where:
+                put(f"{what}: {where}")
+        return {}
+
+    ports = Ports(environ, lambda name, _: _NoModel(name), notice=say, finish=finish)
+    run(settings, Choice(session), ports)
+    for problem in problems:
+        say(problem)
+    return 75 if problems else 0
+
+
+def read_comment(environ: Mapping[str, str], reference: Reference, path: Path) -> str:
+    """The body of our newest comment on a pull request, or of the one that is named.
+
+    Raises:
+        InputError: there is none of ours, or it cannot be read.
+    """
+    repository = reference.repository or _repository_at(path, environ)
+    found = Conversation(_github(environ), repository, reference.number).comments()
+    if not isinstance(found, Applied):
+        raise InputError(
+            f"Pull request #{reference.number} of {repository} could not be read ({found.reason}). Nothing was "
+            "verified.",
+            hint="Set GITHUB_TOKEN to a token that may read it, or name the evidence file.",
+        )
+    # Who quotes our marker is a person; whoever posts through an app is at least one of the repository's own.
+    ours = [c for c in found.value if parse_marker(c.body) and Viewer(None).wrote(c.author)]
+    ours = [c for c in ours if reference.comment in (None, c.id)]
+    if not ours:
+        raise InputError(
+            f"Pull request #{reference.number} of {repository} has no comment of endstate's. Nothing was verified.",
+            hint="Name the evidence file.",
+        )
+    return ours[-1].body
+
+
+def _delivery(finishing: Finishing, github: GitHub, environ: Mapping[str, str]) -> Delivery:
+    session, bound = finishing.session, finishing.session.state.begun.bound
+    repository, number, outbox = bound.get("repository"), bound.get("pull-request"), finishing.session.state.outbox
+    if not repository or not bound.get("owner") or outbox is None:
+        raise UnknownSession(
+            f"Session {session.id} has nothing to deliver: it was not begun by a workflow, or its result is on no "
+            "record. Nothing was sent.",
+            hint="`endstate sessions show` tells what it did.",
+        )
+    place = Place(
+        str(bound["owner"]),
+        viewer_of(github),
+        Conversation(github, repository, number) if number and outbox.comment else None,
+        Commits(github, repository) if outbox.commit else None,
+        Target(outbox.commit["branch"], is_own=outbox.commit["own"]) if outbox.commit else None,
+    )
+    around = Around(
+        conclusion="success",
+        reason=finishing.result.reason,
+        tree_hash=finishing.result.tree_hash(),
+        excluded=(".git", finishing.workplace.state_name),
+        sandbox=finishing.sandbox.sandbox,
+        departed=finishing.shipper.departed if finishing.shipper else None,
+        repository=repository,
+        pull_request=number,
+        notes=("Delivered by hand.",),
+    )
+    folder = Path(environ.get("RUNNER_TEMP") or gettempdir()) / f"endstate-{session.id}"
+    return Delivery(
+        session, place, finishing.workplace.repository, environ, finishing.secrets, finishing.shipper, around, folder
+    )
+
+
+def _github(environ: Mapping[str, str]) -> GitHub:
+    token = environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN")
+    if not token:
+        raise InputError(
+            "There is no token for GitHub: GITHUB_TOKEN is not set. Nothing was sent.",
+            hint="Set GITHUB_TOKEN; `gh auth token` prints one.",
+        )
+    return GitHub(environ.get("GITHUB_API_URL") or "https://api.github.com", token, environ)
+
+
+def _repository_at(path: Path, environ: Mapping[str, str]) -> str:
+    with TemporaryDirectory() as scratch:
+        there = git.discover(path, environ, Path(scratch))
+        url = there.remote_url() if there else None
+    found = _REMOTE.search(url or "")
+    if found is None or not (url or "").endswith(found[0]):
+        raise InputError(
+            f"Which repository on GitHub {path} is a clone of is not known. Nothing was verified.",
+            hint="Name the pull request by its address: https://github.com/OWNER/NAME/pull/7.",
+        )
+    return found["repository"]

@@ -1,0 +1,92 @@
+"""The trusted commit: what the project itself says about how agents work on it, whatever a pull request says.
+
+Configuration and instructions are read from it, and it is made available in the checkout, so that what changed since
+can be looked at without a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from endstate_action.errors import InputError
+from endstate_action.state.snapshot.fetch import fetch_base
+from endstate_action.state.snapshot.git_exchange import Exchange
+from endstate_action.state.snapshot.git_graph import Graph, Listed
+from endstate_action.state.snapshot.objects import ObjectStore
+from endstate_action.system import git
+from endstate_action.system.git_call import GitError
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """Reads commits of the repository at `workspace`. Without a repository there is nothing to trust."""
+
+    workspace: Path
+    repository: git.Repository | None
+    scratch: Path
+    environ: Mapping[str, str]
+    git_extra: Mapping[str, str]
+
+    @classmethod
+    @contextmanager
+    def of(cls, workspace: Path, environ: Mapping[str, str], git_extra: Mapping[str, str]) -> Iterator[Trusted]:
+        """Raises: InputError: the checkout cannot be read."""
+        with TemporaryDirectory(prefix="endstate-trusted-") as scratch:
+            if not workspace.is_dir():
+                raise InputError(
+                    f"working-directory: {workspace} is not a directory; nothing was run and nothing was spent.",
+                    hint="Check the repository out before this step, with actions/checkout.",
+                )
+            try:
+                found = git.discover(workspace, environ, Path(scratch))
+            except GitError as error:
+                raise InputError(f"Git cannot read the checkout: {error} Nothing was run.") from error
+            yield cls(workspace, found, Path(scratch), environ, git_extra)
+
+    def bring(self, commit: str) -> None:
+        """Have the commit in the checkout, fetched without its history if it is not there.
+
+        Raises:
+            InputError: it is not to be had; nothing was run, since the project's own rules are in it.
+        """
+        repository = self.repository
+        if repository is None or not commit or repository.full_id(commit) is not None:
+            return
+        url = repository.remote_url()
+        said = "the checkout has no remote named origin"
+        if url is not None:
+            objects = ObjectStore(
+                self.scratch / "objects", repository.object_format, self.environ, workspace=self.workspace
+            )
+            said = fetch_base(objects, self.workspace, url, commit, self.environ, self.git_extra)
+            if not said:
+                Exchange(Graph(objects), None).give(repository.common_dir / "objects", Listed({}, frozenset()), commit)
+                return
+        raise InputError(
+            f"The trusted commit {commit[:12]}, which has this repository's own rules for agents, is not in the "
+            f"checkout and could not be fetched: {said} Nothing was run and nothing was spent.",
+            hint="See that github-token may read the contents, or give actions/checkout `fetch-depth: 0`.",
+        )
+
+    def read(self, commit: str, name: str) -> bytes | None:
+        """A file as the commit has it; None where it has none. Links are not followed."""
+        if self.repository is None or not commit:
+            return None
+        return self.repository.read_at(commit, name)
+
+    def diff_stat(self, commit: str) -> str:
+        """What changed from the commit to HEAD, in git's words; empty where that cannot be told."""
+        if self.repository is None or not commit:
+            return ""
+        try:
+            return self.repository.diff_stat(commit)
+        except GitError:
+            return ""
+
+    def head(self) -> str | None:
+        """The commit that is checked out."""
+        return self.repository.head().commit if self.repository else None
