@@ -54,7 +54,7 @@ from endstate_action.config import Settings, parse_choice, parse_settings
 from endstate_action.deliver import Announced, Delivery, Place, Result, Undelivered
 from endstate_action.durable import Line
 from endstate_action.errors import EndstateError, InputError, StateError
-from endstate_action.run import AlreadyDelivered, Errand, Finishing, Ports, Report, SandboxChosen, attend
+from endstate_action.run import AlreadyDelivered, Announcement, Errand, Finishing, Ports, Report, SandboxChosen, attend
 from endstate_action.shipper import Departed
 from endstate_action.state.keys import CheckpointKey, lineage_of
 from endstate_action.system.proctable import identity
@@ -74,6 +74,7 @@ RUN_INPUTS = (
     "network", "store", "require-durable",
 )  # fmt: skip
 SIGN_OF_LIFE_S = 60.0
+_DEFAULTS = {"max-cost-usd": "5.00", "config-file": ".github/endstate.yml", "provider": "anthropic"}
 _COMMENTS: tuple[tuple[CommentKind, str], ...] = (
     ("comment", "issues/{}/comments"),
     ("review-comment", "pulls/{}/comments"),
@@ -109,8 +110,13 @@ class Inputs:
 
     def settings(self, workspace: Path) -> Settings:
         """Those of a run, without a prompt, which is made of the event."""
-        given = {n: self.values[n] for n in RUN_INPUTS if n not in ("prompt", "prompt-file", "resume")}
-        where = workspace / (given.pop("working-directory") or ".")
+        # A default arrives like what somebody has set; only what was set may be an error where it cannot be kept.
+        given = {
+            n: self.values[n]
+            for n in RUN_INPUTS
+            if n not in ("prompt", "prompt-file", "resume") and self.values[n] != _DEFAULTS.get(n)
+        }
+        where = workspace / (given.pop("working-directory", "") or ".")
         parsed = parse_settings({**given, "resume": "true", "working-directory": str(where)}, lambda name: None)
         return replace(parsed, resume=False)
 
@@ -158,7 +164,12 @@ class Step:
 
     def _run(self) -> int:
         inputs = Inputs.of(self.environ)
-        workspace = Path(self.environ.get("GITHUB_WORKSPACE") or Path.cwd())
+        if not self.environ.get("GITHUB_WORKSPACE"):
+            raise InputError(
+                "GITHUB_WORKSPACE is not set, so nothing was run.",
+                hint="This command is for a step of a workflow; on the command line it is `endstate run`.",
+            )
+        workspace = Path(self.environ["GITHUB_WORKSPACE"])
         settings = inputs.settings(workspace)
         rules = parse_rules(inputs.values)
         event = read_event(self.environ)
@@ -443,7 +454,7 @@ class _Asked:
 
     # The end
 
-    def _finish(self, finishing: Finishing) -> Mapping[str, Any]:
+    def _finish(self, finishing: Finishing) -> Announcement:
         if self.working:
             self.working.stop()
         session, result, place = (
@@ -474,23 +485,17 @@ class _Asked:
         conclusion = "success" if result.succeeded else "stopped"
         announced = delivery.announce(Result(conclusion, result.reason, result.final_message))  # type: ignore[arg-type]
         self.announced = announced
-        outputs = self._outputs(announced, session.id)
-        if result.succeeded and not announced.problems and finishing.shipper:
+        outputs, word = self._outputs(announced, session.id), None
+        if result.succeeded and not announced.problems:
             state = session.state
-            kept = {k: v for k, v in outputs.items() if k not in ("evidence-file", "patch-file")}
-            prompts = [p.id for p in state.prompts]
-            finishing.shipper.conclude(
-                {
-                    **kept,
-                    "session-id": session.id,
-                    "final-message": result.final_message[:16_000],
-                    "steps": result.steps,
-                    "tree-hash": result.tree_hash(),
-                    "prompt-ids": prompts,
-                    "bound": dict(state.begun.bound),
-                }
-            )
-        return outputs
+            word = {
+                # Files stay behind with their machine.
+                "evidence-file": None,
+                "patch-file": None,
+                "prompt-ids": [p.id for p in state.prompts],
+                "bound": dict(state.begun.bound),
+            }
+        return Announcement(outputs, word)
 
     def _folder(self, session: str) -> Path:
         return Path(self.step.environ.get("RUNNER_TEMP") or gettempdir()) / f"endstate-{session}"
@@ -510,15 +515,11 @@ class _Asked:
         }
 
     def _report(self, report: Report) -> int:
-        outputs = dict(report.outputs)
-        announced, changed = self.announced, outputs.get("changed-files")
+        outputs, announced = _as_told(report.outputs), self.announced
         is_undelivered = bool(announced and announced.problems)
         code = 75 if is_undelivered else 0 if report.result.succeeded else 1
         row = ending(code, is_undelivered=is_undelivered)
         outputs["conclusion"] = row.conclusion
-        outputs["changed-files"] = None if changed is None else "\n".join(changed)
-        outputs["settlements"] = len(outputs.get("settlements") or ())
-        outputs.pop("reason", None)
         foreign = self.step.files.undo_foreign()
         self.step.files.outputs(outputs)
         if self.inputs.job_summary and announced:
@@ -539,7 +540,7 @@ class _Asked:
 
     def _again(self, report: AlreadyDelivered) -> int:
         """A finished and delivered session asked again: its outputs, and no model call."""
-        outputs = {k: v for k, v in report.outputs.items() if k not in ("prompt-ids", "bound")}
+        outputs = _as_told({k: v for k, v in report.outputs.items() if k not in ("prompt-ids", "bound")})
         self.step.log.annotate(
             "notice",
             "This session was finished and delivered before, so nothing was run and nothing was spent. "
@@ -638,6 +639,15 @@ class _Working:
         )
         place = asked.place
         return render.working(now, place.owner if place else "0" * 16)
+
+
+def _as_told(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The outputs of a run as a workflow gets them: text, and counts in the place of lists of calls."""
+    told = {name: value for name, value in outputs.items() if name != "reason"}
+    changed = told.get("changed-files")
+    told["changed-files"] = None if changed is None else "\n".join(changed)
+    told["settlements"] = len(told.get("settlements") or ())
+    return told
 
 
 def _recorded(bound: Mapping[str, Any] | None) -> Recorded | None:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import Any
 
 from endstate_action.account import Around
 from endstate_action.agent.providers.base import OnDiscard, Reply, Request
@@ -18,7 +17,7 @@ from endstate_action.ci.pull_request import Conversation, Viewer, viewer_of
 from endstate_action.config import Settings
 from endstate_action.deliver import Delivery, Place, Result
 from endstate_action.errors import InputError, UnknownSession
-from endstate_action.run import Choice, Finishing, Ports, run
+from endstate_action.run import Announcement, Choice, Finishing, Ports, run
 from endstate_action.system import git
 from endstate_action.verify import Reference
 
@@ -53,7 +52,7 @@ def deliver_by_hand(
     github = _github(environ)
     problems: list[str] = []
 
-    def finish(finishing: Finishing) -> Mapping[str, Any]:
+    def finish(finishing: Finishing) -> Announcement:
         announced = _delivery(finishing, github, environ).announce(
             Result("success", finishing.result.reason, finishing.result.final_message)
         )
@@ -61,7 +60,7 @@ def deliver_by_hand(
         for what, where in (("comment", announced.comment_url), ("commit", announced.commit)):
             if where:
                 put(f"{what}: {where}")
-        return {}
+        return Announcement({})
 
     ports = Ports(environ, lambda name, _: _NoModel(name), notice=say, finish=finish)
     run(settings, Choice(session), ports)

@@ -89,8 +89,8 @@ class Ports:
     """Changes the tools before they are offered; for tests that kill inside one."""
     process: Callable[[], Mapping[str, Any]] = identity
     """Names this process, host and boot included."""
-    finish: Callable[[Finishing], Mapping[str, Any]] = lambda finishing: {}
-    """Announces the result; returns outputs, which replace those of the same names."""
+    finish: Callable[[Finishing], Announcement] = lambda finishing: Announcement({})
+    """Announces the result."""
     make_sandbox: Callable[[Callable[[], Sandbox | NoSandbox]], Sandbox | NoSandbox] = lambda probe: probe()
     """Tries the sandbox of this machine; may first do something for it."""
     git_extra: Mapping[str, str] = field(default_factory=dict)
@@ -225,6 +225,15 @@ class Finishing:
     shipper: Shipper | None
     restored: Arrived | None
     secrets: Secrets
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What announcing came to. `outputs` replace those of the run with the same names."""
+
+    outputs: Mapping[str, Any]
+    word: Mapping[str, Any] | None = None
+    """Left in the store beside the outputs, for who runs it again; None where something is still to be delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +445,9 @@ class _Story:
         told["durability"] = departed.store if departed else "none"
         told["restored-from"] = found.restored.key if found.restored else None
         told["restored-tree-hash"] = found.restored.tree_hash if found.restored else None
-        told |= announced
+        told |= announced.outputs
+        if shipper and announced.word is not None:
+            shipper.conclude({**told, **announced.word})
         return Report(result, told, session.state.task, departed)
 
     def _place(self, bound: Mapping[str, Any], config: Config) -> Workplace:

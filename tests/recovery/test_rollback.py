@@ -7,6 +7,7 @@ skipped, and the product says `sandbox: none`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -15,13 +16,16 @@ import pytest
 from endstate_action.system.sandbox import Sandbox
 from endstate_action.system.sandbox_probe import probe
 from endstate_action.system.tree import scan
-from tests.support.crash import KILLED, SEED, Bench, Trial
+from tests.support.carry import move
+from tests.support.crash import KILLED, SEED, Bench, Driver, Trial
 from tests.support.scenarios import reply, script
 
 pytestmark = pytest.mark.slow
 
 TRIALS = 200
 SAMPLE = 5
+MOVED = 60
+MOVED_SAMPLE = 4
 CONTROLS = 12
 SECONDS = 2.2
 """About as long as an undisturbed run takes."""
@@ -95,6 +99,47 @@ def test_interrupted_commands_never_happened(bench: Bench, undisturbed: End, num
     state = trial.state()
     assert [f.status for f in state.finished.values()] == ["ok"] * len(COMMANDS), story
     assert all(r.exact for r in state.rolled_back), story
+    assert end_of(trial) == undisturbed, story
+    assert trial.repo.git("fsck", "--full", "--no-dangling") == "", story
+    assert not list(Path(trial.repo.path / ".git").rglob("*.lock")), story
+    trial.discard()
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """Runs on another machine: in a process with a HOME of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("another-home")))
+        driver = Driver()
+    try:
+        yield driver
+    finally:
+        driver.close()
+
+
+@pytest.fixture(scope="module")
+def origin(bench: Bench) -> Path:
+    """The repository that checkouts are made of."""
+    return bench.trial().repo.path
+
+
+@pytest.mark.parametrize(
+    "number", [n if n < MOVED_SAMPLE else pytest.param(n, marks=pytest.mark.recovery) for n in range(MOVED)]
+)
+def test_on_a_fresh_machine_they_never_happened_either(
+    bench: Bench, elsewhere: Driver, origin: Path, undisturbed: End, number: int
+) -> None:
+    """Killed and moved up to four times; only the journal and one pack go along."""
+    trial, chance = a_trial(bench), Random(f"{SEED}/moved/{number}")
+    story = f"ENDSTATE_SEED={SEED}"
+    for _ in range(chance.randint(1, 4)):
+        code = trial.go_on(kill_after_s=chance.uniform(0.05, SECONDS))
+        story += f"; ended with {code} at {trial.where()}"
+        assert code in (KILLED, 0), story
+        trial = move(trial, origin, elsewhere)
+    assert trial.go_on() == 0, story
+
+    assert [f.status for f in trial.state().finished.values()] == ["ok"] * len(COMMANDS), story
     assert end_of(trial) == undisturbed, story
     assert trial.repo.git("fsck", "--full", "--no-dangling") == "", story
     assert not list(Path(trial.repo.path / ".git").rglob("*.lock")), story

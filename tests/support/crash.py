@@ -17,6 +17,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -53,11 +54,27 @@ class Driver:
 
     def perform(self, job: Job) -> int:
         """How the fork ended: an exit code, or minus the signal that ended it."""
+        self.start(job)
+        return self.ended()
+
+    def start(self, job: Job) -> None:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(dataclasses.asdict(job)) + "\n")
         self._process.stdin.flush()
+
+    def ended(self) -> int:
+        """Of the job that was started: how its fork ended, once it has."""
+        assert self._process.stdout is not None
         return int(self._process.stdout.readline())
+
+    def fork(self) -> int:
+        """The process that does the job."""
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        deadline = time.monotonic() + 30
+        while not children.read_text().split():
+            assert time.monotonic() < deadline, "no job is being done"
+            time.sleep(0.01)
+        return int(children.read_text().split()[0])
 
     def close(self) -> None:
         self._process.communicate(timeout=60)
@@ -102,9 +119,12 @@ class Trial:
         """What a retry does: resume what there is, else begin."""
         return self.resume(**job) if self.has_prompt() else self.begin(**job)
 
-    def _perform(self, **job: Any) -> int:
+    def job(self, **job: Any) -> Job:
         given = {"workspace": str(self.repo.path), "side": str(self.side), "script": self.script}
-        code = self.driver.perform(Job(**(given | self.options | job)))
+        return Job(**(given | self.options | job))
+
+    def _perform(self, **job: Any) -> int:
+        code = self.driver.perform(self.job(**job))
         self.kills += code in (KILLED, INTERRUPTED)
         return code
 
@@ -183,11 +203,14 @@ class Trial:
         assert not [t.text for t in state.told if "was changed by somebody else" in t.text]
         self._check_executions(state)
         assert len(self.ledger()) == len(set(self.ledger())), "a keyed effect took place twice"
-        assert len(self.lines("requests")) <= state.steps + self.kills, "more than one request was repeated for a kill"
+        self._check_requests(state)
         replied = [r.step for r in state.replies]
         assert replied == sorted(set(replied))
         assert self.repo.git("fsck", "--full", "--no-dangling") == ""
         return state
+
+    def _check_requests(self, state: State) -> None:
+        assert len(self.lines("requests")) <= state.steps + self.kills, "more than one request was repeated for a kill"
 
     def _check_executions(self, state: State) -> None:
         ran = Counter(self._executed())

@@ -23,13 +23,18 @@ import os
 import signal
 import sqlite3
 import sys
+import tempfile
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import endstate_action.config.file as _loaded  # noqa: F401  (pydantic is loaded here, not in every fork)
+from endstate_action import shipper, successor
 from endstate_action.agent import calls, settle
 from endstate_action.agent.context import check_history
 from endstate_action.agent.providers.base import OnDiscard, Provider, Reply, Request
@@ -41,7 +46,12 @@ from endstate_action.errors import EndstateError
 from endstate_action.run import Choice, Ports, run
 from endstate_action.state.records import Finished, Record
 from endstate_action.state.session import Session
+from endstate_action.state.stores.base import Denied, Exists, Put, RateLimited, StoreUnreadable, Unavailable
+from endstate_action.state.stores.directory import DirectoryStore
+from endstate_action.system.proctable import identity
+from tests.support.memory_store import Fault
 from tests.support.scenarios import SCRIPTS, Publish
+from tests.support.sending import Send
 
 KINDS = ("record", "sql", "tool", "reply", "os")
 
@@ -77,6 +87,17 @@ class Job:
     max_minutes: float = 90
     max_starts: int = 0
     """Instead of the product's limit, for trials that kill one call more often than that."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """Added to the environment: a home of its own, say, or the key that seals."""
+    host: str = ""
+    """The name of the machine that this is, started anew since any other; empty for the one it is."""
+    put_s: float = 0.0
+    """So long each upload to a directory store takes."""
+    faults: Mapping[str, str] = field(default_factory=dict)
+    """What happens to requests of a directory store: from `put 3` (the third from 0), or `put 3+` for it and all
+    that follow, to the name of a `memory_store.Fault`."""
+    patience_s: float = 0.0
+    """Instead of the product's: how long a barrier, a claim and the last checkpoint try."""
     control: str = ""
     """What to do with an interrupted contained call instead of rolling it back: `run` or `refuse`."""
 
@@ -86,10 +107,12 @@ class Side:
 
     def __init__(self, folder: Path) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        names = ("requests", "executions", "points", "trace", "said")
+        names = ("requests", "executions", "points", "trace", "said", "puts")
         self._files = {name: os.open(folder / name, flags, 0o600) for name in names}
         os.ftruncate(self._files["points"], 0)
         self.ledger = folder / "ledger"
+        self.sent = folder / "sent"
+        self.requests = 0
 
     def write(self, file: str, /, **words: Any) -> None:
         os.write(self._files[file], json.dumps(words).encode() + b"\n")
@@ -102,10 +125,15 @@ class Points:
         self._job, self._side = job, side
         self._changed = True
         self._seen: set[str] = set()
+        self._lock = threading.RLock()
         self.count = 0
 
     def __call__(self, kind: str, what: str, *, changes: bool = False) -> None:
         """A place that the run has come to; with `changes`, the next thing it does can be seen outside."""
+        with self._lock:
+            self._come_to(kind, what, changes=changes)
+
+    def _come_to(self, kind: str, what: str, *, changes: bool) -> None:
         if kind not in self._job.kinds:
             self._changed |= changes
             return
@@ -169,6 +197,7 @@ class _TappedProvider:
         self._point("reply", "before the request", changes=True)
         sent = [{"role": m.role, "blocks": list(m.blocks)} for m in request.messages]
         self._side.write("requests", step=request.finished_steps, messages=sent)
+        self._side.requests += 1
         self._point("reply", "during the reply")
         reply = self._provider.reply(request, on_discard)
         self._point("reply", "after the reply")
@@ -201,6 +230,91 @@ def _tap_session(job: Job, point: Points, side: Side) -> None:
 
     Session.append = tapped_append  # type: ignore[method-assign,assignment]
     Session.__init__ = tapped_begin  # type: ignore[method-assign,assignment]
+
+
+def _tap_store(job: Job, side: Side) -> None:
+    """Uploads to a directory take their time, go wrong as ordered, and are written down when they begin and end."""
+    put, get, first, keys = (getattr(DirectoryStore, name) for name in ("put", "get", "first", "keys"))
+    faults = _Faults(job.faults)
+
+    def tapped_put(self: DirectoryStore, key: str, data: bytes, **more: Any) -> Put:
+        side.write("puts", event="begin", key=key, requests=side.requests, at=time.monotonic())
+        time.sleep(job.put_s)
+        answer = _put(faults("put"), key, lambda content: put(self, key, content, **more), data)
+        side.write("puts", event=type(answer).__name__, key=key, requests=side.requests, at=time.monotonic())
+        return answer
+
+    def tapped_get(self: DirectoryStore, key: str, **more: Any) -> bytes | None:
+        fault, data = _readable(faults("get")), get(self, key, **more)
+        other = key if fault is not Fault.SWAPPED else next(k for k in keys(self, key[:-18], **more) if k != key)
+        match fault:
+            case Fault.GONE:
+                return None
+            case Fault.CUT:
+                return bytes(data[: len(data) // 2])
+            case Fault.FLIPPED:
+                return bytes(data[:-1] + bytes([data[-1] ^ 1]))
+            case _:
+                return data if other == key else get(self, other, **more)
+
+    def asking(operation: str, ask: Callable[..., Any]) -> Callable[..., Any]:
+        def tapped(self: DirectoryStore, *given: Any, **more: Any) -> Any:
+            _readable(faults(operation))
+            return ask(self, *given, **more)
+
+        return tapped
+
+    taps = {"put": tapped_put, "get": tapped_get, "first": asking("first", first), "keys": asking("keys", keys)}
+    for name, tap in taps.items():
+        setattr(DirectoryStore, name, tap)
+
+
+class _Faults:
+    """Which fault the next request of an operation meets."""
+
+    def __init__(self, ordered: Mapping[str, str]) -> None:
+        self._ordered = {place: Fault[name] for place, name in ordered.items()}
+        self._asked: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def __call__(self, operation: str) -> Fault | None:
+        with self._lock:
+            n = self._asked[operation]
+            self._asked[operation] += 1
+        places = [f"{operation} {n}", *(f"{operation} {i}+" for i in range(n + 1))]
+        return next((self._ordered[place] for place in places if place in self._ordered), None)
+
+
+def _put(fault: Fault | None, key: str, put: Callable[[bytes], Put], data: bytes) -> Put:
+    match fault:
+        case Fault.APPLIED:
+            put(data)
+            return Unavailable("the connection was closed before an answer came")
+        case Fault.LOST:
+            return Unavailable("the connection was closed before an answer came")
+        case Fault.REFUSED:
+            return Unavailable("No space left on device", is_doubtful=False)
+        case Fault.RESERVED | Fault.TAKEN:
+            put(b"of somebody else")
+            return Unavailable("the upload did not end") if fault is Fault.RESERVED else Exists(key)
+        case Fault.RATE_LIMITED:
+            return RateLimited(1.0)
+        case Fault.DENIED:
+            return Denied("the token has no writable scopes", "cache-mode: write")
+        case _:
+            return put(data)
+
+
+def _readable(fault: Fault | None) -> Fault | None:
+    if fault is Fault.UNREADABLE:
+        raise StoreUnreadable("The store could not be asked.")
+    return fault
+
+
+def _be_impatient(seconds: float) -> None:
+    for name in ("BARRIER_S", "FIRST_S", "LAST_S"):
+        vars(shipper)[name] = seconds
+    vars(successor)["claim"] = partial(successor.claim, deadline_s=seconds)
 
 
 def _break(db: sqlite3.Connection, fault: str) -> None:
@@ -268,7 +382,10 @@ def perform(job: Job) -> int:
     """Run the job in this process; its exit code as the command line would give it."""
     side = Side(Path(job.side))
     point = Points(job, side)
+    os.environ.update(job.environ)
+    tempfile.tempdir = None
     _tap_session(job, point, side)
+    _tap_store(job, side)
     if job.trace:
         _trace_effects(side)
     if "os" in job.kinds:
@@ -282,6 +399,8 @@ def perform(job: Job) -> int:
         **({"prompt": job.prompt} if job.prompt else {}),
         **job.inputs,
     }
+    if job.patience_s:
+        _be_impatient(job.patience_s)
     if job.max_starts:
         settle.MAX_STARTS = job.max_starts
     if job.control:
@@ -291,7 +410,8 @@ def perform(job: Job) -> int:
         dict(os.environ),
         lambda name, settings: _TappedProvider(ScriptedProvider(parse_script(script)), point, side),
         notice=lambda text: side.write("said", notice=text),
-        tools=lambda tools: [_Tapped(t, point, side) for t in [*tools, Publish(side.ledger)]],
+        tools=lambda tools: [_Tapped(t, point, side) for t in [*tools, Publish(side.ledger), Send(side.sent)]],
+        process=lambda: _machine(job.host),
     )
     try:
         settings = parse_settings(inputs, lambda name: None)
@@ -302,6 +422,10 @@ def perform(job: Job) -> int:
         return error.exit_code
     side.write("said", conclusion=report.result.conclusion, reason=report.result.reason)
     return CONCLUSIONS[report.result.conclusion]
+
+
+def _machine(host: str) -> Mapping[str, Any]:
+    return {**identity(), "host": host, "boot_id": host} if host else identity()
 
 
 def _in_a_fork(job: Job) -> int:

@@ -863,8 +863,8 @@ def test_ids_are_those_of_git(kept):
     assert kept.store.write("blob", b"x") == hashlib.sha1(b"blob 1\0x").hexdigest()
 
 
-def test_a_snapshot_of_the_workspace_takes_the_repository_along(repo, kept):
-    """Both together: the work tree and the repository come back to one moment, and the pack brings both."""
+def snapshots(repo: Repo, kept: Kept) -> SnapshotStore:
+    """Of the work tree, with the repository."""
     state = repo.path / ".endstate"
     kept.place.rename(state)
     kept.place = state
@@ -872,7 +872,7 @@ def test_a_snapshot_of_the_workspace_takes_the_repository_along(repo, kept):
     kept.store = ObjectStore(state, env=os.environ)
     kept.again()
     (state / ".gitignore").write_text("*\n")
-    store = SnapshotStore(
+    return SnapshotStore(
         kept.store,
         repo.path,
         excluded=(".git", ".endstate"),
@@ -880,6 +880,32 @@ def test_a_snapshot_of_the_workspace_takes_the_repository_along(repo, kept):
         cache=state / "cache",
         git_state=kept.state,
     )
+
+
+def a_lock(repo: Repo) -> None:
+    (repo.path / ".git/index.lock").touch()
+
+
+def without_objects(repo: Repo) -> None:
+    shutil.rmtree(repo.path / ".git/objects")
+
+
+@pytest.mark.parametrize("damage", [a_lock, corrupt, without_objects], ids=NAME)
+def test_damage_that_no_state_names_is_put_right_too(repo, kept, damage):
+    """A command that was killed early has changed no file that is captured, and yet it cannot run again."""
+    store = snapshots(repo, kept)
+    works(repo)
+    before, taken = shown(repo), store.take()
+    damage(repo)
+    restored = store.restore(taken.root)
+    assert (restored.exact, restored.kept) == (True, None)
+    assert shown(repo) == before
+    repo.commit({"again.txt": "again\n"})
+
+
+def test_a_snapshot_of_the_workspace_takes_the_repository_along(repo, kept):
+    """Both together: the work tree and the repository come back to one moment, and the pack brings both."""
+    store = snapshots(repo, kept)
     works(repo)
     before, taken = shown(repo), store.take()
     starts_an_orphan(repo)

@@ -13,6 +13,7 @@ import pytest
 
 from endstate_action.errors import SnapshotDamaged, StateError
 from endstate_action.state.snapshot.base import content_of
+from endstate_action.state.snapshot.layout import format_of
 from endstate_action.state.snapshot.objects import FileChanged, ObjectStore
 from endstate_action.state.snapshot.packed import PackDamaged, _apply
 from endstate_action.system.git_call import GitError
@@ -359,6 +360,10 @@ def test_a_store_of_the_other_format_is_refused(tmp_path: Path):
         ObjectStore(tmp_path / "store", "sha256", os.environ)
 
 
+def test_a_store_tells_its_format(store: ObjectStore):
+    assert format_of(store.path) == store.object_format
+
+
 def test_each_store_has_its_own_identity(tmp_path: Path):
     one, other = ObjectStore(tmp_path / "one"), ObjectStore(tmp_path / "other")
     assert one.identity == again(one).identity != other.identity
@@ -425,7 +430,7 @@ def test_what_was_synced_survives_a_power_cut(tmp_path: Path):
     if shutil.which("strace") is None:
         pytest.skip("there is no strace here")
     (tmp_path / "large").write_bytes(bytes(2 << 20))
-    traced = ["strace", "-f", "-y", "-o", str(tmp_path / "trace"), "-e", "trace=fsync,rename"]
+    traced = ["strace", "-f", "-y", "-o", str(tmp_path / "trace"), "-e", "trace=fsync,rename,renameat,renameat2"]
     command = [*traced, sys.executable, "-c", WRITTEN, str(tmp_path), str(tmp_path / "large")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -438,8 +443,10 @@ def test_what_was_synced_survives_a_power_cut(tmp_path: Path):
 
     folder = str(tmp_path / "store" / "objects" / "pack")
     for kind in ("pack", "idx"):
-        part = f"{folder}/tmp_endstate.{kind}"
-        assert when("fsync", f"<{part}>") < when("rename", f'"{part}"') < when("fsync", f"<{folder}>")
+        (pack,) = Path(folder).glob(f"*.{kind}")
+        renamed, synced = when("rename", pack.name), when("fsync", f"<{folder}/tmp_endstate")
+        assert min(n for n, line in enumerate(calls) if f".{kind}>" in line) < renamed < when("fsync", f"<{folder}>")
+        assert synced < when("fsync", f"<{folder}>")
     place = str(tmp_path / "store" / "objects" / large[:2])
     assert when("fsync", f"<{place}/{large[2:]}>") < when("fsync", f"<{place}>")
     assert when("fsync", f"<{tmp_path}/store/objects>")

@@ -634,6 +634,24 @@ def test_a_restore_killed_after_every_so_many_operations_converges(place: Place,
             killed_after(operations, lambda: restore_or_finish(place, root))
 
 
+def test_a_workspace_that_is_neither_the_one_nor_the_other_is_on_record(place: Place):
+    """Whatever a kill leaves between the two, the next attempt knows where it was going."""
+    write(place, {f"d{n}/file": str(n) for n in range(6)})
+    root, target = place.store().take().root, place.picture()
+    for n in range(6):
+        swap_in(place.root / f"d{n}", lambda path: path.write_text("changed"))
+    changed, between = place.picture(), place.store().take().root
+    met = 0
+    for operations in range(2000):
+        if not killed_after(operations, lambda: place.store().restore(root)):
+            break
+        if place.picture() not in (changed, target):
+            met += 1
+            assert place.store().unfinished() == root
+        restore_or_finish(place, between)
+    assert met > 5
+
+
 def test_kills_do_meet_a_restore_under_way(place: Place):
     """Or the tests above would prove nothing."""
     with ruined(place) as root:

@@ -214,6 +214,19 @@ def test_the_index_has_no_say(place: Place, repo: Repo, damage: str):
     assert (place.root / ".git" / "index.lock").exists()
 
 
+def test_what_a_sparse_checkout_left_out_stays_out(place: Place, repo: Repo):
+    repo.commit({"other/x": "1"})
+    repo.git("sparse-checkout", "set", "d")
+    store = place.store()
+    taken = store.take()
+    assert taken.exact
+    assert "other/x" not in listed(place, taken.tree)
+    repo.write({"other/x": "by a call", "a.txt": "changed"})
+    store.restore(taken.root)
+    assert not (place.root / "other").exists()
+    assert repo.git("status", "--porcelain", "--untracked-files=no") == ""
+
+
 def test_an_unreadable_index_only_costs_the_ignore_rules(place: Place, repo: Repo):
     repo.write({"build/out": "x"})
     (place.root / ".git" / "index").write_bytes(b"junk")
