@@ -19,7 +19,7 @@ from endstate_action.errors import InputError, OutcomeUnknown
 from endstate_action.state.directory import StateDirectory
 from endstate_action.state.snapshot import ObjectStore, SnapshotStore
 from endstate_action.state.snapshot.git_state import GitState
-from endstate_action.state.snapshot.ignored import ignored_paths
+from endstate_action.state.snapshot.ignored import ignored_paths, user_excludes_file
 from endstate_action.system.git import Repository
 from endstate_action.system.git_call import GitError
 from endstate_action.system.proctable import end_tagged
@@ -68,6 +68,7 @@ class Workplace:
             )
         if base is not None:
             objects.import_base(repository.git_dir, base)
+        excludes = user_excludes_file(self.workspace, repository.git_dir, self.environ)
         return SnapshotStore(
             objects,
             self.workspace,
@@ -82,7 +83,9 @@ class Workplace:
                 self.state.cache,
                 dot_git=self.workspace / ".git",
             ),
-            ignored=lambda: ignored_paths(objects, self.workspace, repository.git_dir, repository.common_dir),
+            ignored=lambda: ignored_paths(
+                objects, self.workspace, repository.git_dir, repository.common_dir, excludes
+            ),
         )
 
     def observer(self, snapshots: SnapshotStore) -> Observer:

@@ -6,24 +6,8 @@ the source; at least one of the named tests must then fail (`python -m tests.mut
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """`old` stands exactly once in `file` (a path below the repository's root) and becomes `new`."""
-
-    name: str
-    guard: str
-    """What is taken out, as a sentence that ends without a full stop."""
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-    """pytest node ids, paths from the repository's root."""
-    needs: str = ""
-    """A program without which the tests are skipped, and so cannot tell."""
-
+from tests.mutants import checkpoints, github, packaging, stores
+from tests.mutants.row import Mutant as Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -542,8 +526,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="removal-order",
         guard="Of a session that is removed the database goes first",
         file="src/endstate_action/state/session.py",
-        old='            for suffix in ("", "-wal", "-shm", "-journal"):',
-        new='            for suffix in ("-wal", "-shm", "-journal", ""):',
+        old='    for suffix in ("", "-wal", "-shm", "-journal"):',
+        new='    for suffix in ("-wal", "-shm", "-journal", ""):',
         tests=("tests/recovery/test_crash_windows.py::test_a_session_whose_removal_is_killed_is_whole_or_gone",),
     ),
     Mutant(
@@ -976,7 +960,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="closed-streams",
         guard="A standard stream that was closed is opened onto nothing before any other file can get its number",
-        file="src/endstate_action/cli.py",
+        file="src/endstate_action/cli/__init__.py",
         old="    _open_closed_streams()\n    if",
         new="    if",
         tests=("tests/cli/test_surface.py::test_a_closed_standard_stream_stops_nothing",),
@@ -1000,7 +984,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="script-is-scripted",
         guard="A script given with another provider is refused, never ignored",
-        file="src/endstate_action/cli.py",
+        file="src/endstate_action/cli/__init__.py",
         old='    if script is not None and settings.provider != "scripted":',
         new="    if False:",
         tests=("tests/cli/test_surface.py::test_a_misuse_names_what_was_meant_in_words_and_as_an_object",),
@@ -1008,7 +992,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="workflow-commands",
         guard="No line of a message is a command to the workflow that runs us",
-        file="src/endstate_action/cli.py",
+        file="src/endstate_action/cli/__init__.py",
         old="{'> ' if line.lstrip().startswith(_WORKFLOW_COMMANDS) else ''}",
         new="",
         tests=("tests/cli/test_surface.py::test_no_line_of_a_message_is_a_command_to_a_workflow",),
@@ -1016,7 +1000,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="final-message-controls",
         guard="A final message cannot move a cursor, through a pipe as well",
-        file="src/endstate_action/cli.py",
+        file="src/endstate_action/cli/__init__.py",
         old="        _put(_harmless(result.final_message))",
         new="        _put(result.final_message)",
         tests=("tests/cli/test_surface.py::test_a_final_message_keeps_its_language_and_loses_its_control_characters",),
@@ -1061,11 +1045,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="tree-hash-cache",
         guard="`tree-hash` believes no cache in the tree that it hashes, and writes none",
-        file="src/endstate_action/cli.py",
-        old="found = scan(Path(path), [os.fsencode(n) for n in names])",
+        file="src/endstate_action/cli/__init__.py",
+        old="        found = scan(Path(path), excluded)\n",
         new=(
-            "from endstate_action.system.tree import StatCache\n"
-            '    found = scan(Path(path), [os.fsencode(n) for n in names], StatCache(Path(path) / state_dir / "cache"))'
+            "        from endstate_action.system.tree import StatCache\n"
+            '        found = scan(Path(path), excluded, StatCache(Path(path) / state_dir / "cache"))\n'
         ),
         tests=("tests/cli/test_sessions.py::test_tree_hash_reads_everything_and_writes_nothing",),
     ),
@@ -1136,7 +1120,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="tracked-sessions",
         guard="Sessions that the repository tracks are not listed or shown either",
-        file="src/endstate_action/cli.py",
+        file="src/endstate_action/cli/__init__.py",
         old="    refuse_tracked(state, workspace, os.environ)\n",
         new="",
         tests=("tests/cli/test_sessions.py::test_a_state_directory_in_the_repository_is_not_read_either",),
@@ -1173,4 +1157,8 @@ MUTANTS: tuple[Mutant, ...] = (
         new='tag="check"',
         tests=("tests/cli/test_tools.py::test_two_checks_at_once_do_not_end_each_other",),
     ),
+    *stores.ROWS,
+    *checkpoints.ROWS,
+    *github.ROWS,
+    *packaging.ROWS,
 )

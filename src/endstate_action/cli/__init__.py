@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from endstate_action.agent.providers.anthropic import AnthropicProvider
     from endstate_action.run import Report, SandboxChosen
     from endstate_action.shipper import Departed
+    from endstate_action.state.directory import StateDirectory
     from endstate_action.state.records import Ended
-    from endstate_action.state.session import Listed, State
+    from endstate_action.state.session import Listed, SessionStore, State
 
 EXIT_CODES = {
     0: "done",
@@ -655,6 +656,25 @@ def prune(
             store.remove(name)
             state.baseline(name).unlink(missing_ok=True)
             _put(name)
+        _sweep(state, store, Path(working_directory).resolve())
+
+
+def _sweep(state: StateDirectory, store: SessionStore, workspace: Path) -> None:
+    """Delete the snapshots that no session names any more; a session that cannot be read keeps all."""
+    from endstate_action.state.snapshot import ObjectStore
+    from endstate_action.state.snapshot.layout import format_of
+    from endstate_action.state.snapshot.prune import named_in
+    from endstate_action.state.snapshot.prune import prune as prune_objects
+
+    place, left = state.path / "objects", store.all()
+    if not place.is_dir() or any(s.state is None for s in left):
+        return
+    try:
+        roots = {root for s in left for root in named_in(store.rows(s.id))}
+    except ValueError:
+        return
+    bases = {base for s in left if s.state and (base := s.state.begun.bound.get("base"))}
+    prune_objects(ObjectStore(place, format_of(place), os.environ, workspace=workspace), state.cache, roots, bases)
 
 
 def _older(store: Any, days: float) -> list[str]:

@@ -524,9 +524,8 @@ class SessionStore:
             with self._made(rows) as made:
                 with closing(_connect_readonly(made)) as db:
                     _load(db, path)
-                # Without its database a WAL says nothing; beside another one it would be read as that one's.
-                for suffix in ("", "-wal", "-shm", "-journal"):
-                    path.with_name(path.name + suffix).unlink(missing_ok=True)
+                # A WAL beside another database would be read as that one's.
+                _delete(path)
                 sync_directory(self.directory)
                 made.replace(path)
             sync_directory(self.directory)
@@ -655,11 +654,10 @@ class SessionStore:
         return matching[0]
 
     def remove(self, session: str) -> None:
-        """Delete a session's files, the database first: without its WAL it would be a shorter history."""
+        """Delete a session's files."""
         path = self._existing(session)
         try:
-            for suffix in ("", "-wal", "-shm", "-journal"):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            _delete(path)
         except OSError as error:
             _translate_os(error, path, f"Session {session} was not removed completely")
 
@@ -721,6 +719,12 @@ class SessionStore:
             raise closed(path) from error
         except OSError as error:
             _translate_os(error, path, what)
+
+
+def _delete(path: Path) -> None:
+    """A database and what belongs to it, itself first: without its WAL it would be a shorter history."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def _answers(db: sqlite3.Connection) -> bool:

@@ -205,6 +205,8 @@ class Workspace:
         if make:
             with suppress(FileExistsError):
                 os.mkdir(parts[-1], dir_fd=parent)
+                if owner := _other_owner(parent):
+                    os.chown(parts[-1], *owner, dir_fd=parent, follow_symlinks=False)
                 os.fsync(parent)
         try:
             return os.open(parts[-1], _DIRECTORY, dir_fd=parent)
@@ -276,7 +278,7 @@ def _replace(source: int, temp: str, target: int, name: bytes, data: bytes, like
     try:
         # Closed to others until the mode is known, since what is replaced may be secret.
         with os.fdopen(os.open(temp, flags, 0o666 if like is None else 0o600, dir_fd=source), "wb") as file:
-            _keep_owner_and_mode(file.fileno(), like)
+            _keep_owner_and_mode(file.fileno(), like, target)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -290,14 +292,22 @@ def _replace(source: int, temp: str, target: int, name: bytes, data: bytes, like
     return True
 
 
-def _keep_owner_and_mode(file: int, like: os.stat_result | int | None) -> None:
+def _keep_owner_and_mode(file: int, like: os.stat_result | int | None, directory: int) -> None:
     if like is None:
+        if owner := _other_owner(directory):
+            os.fchown(file, *owner)
         return
     if isinstance(like, os.stat_result):
         with suppress(PermissionError):
             os.fchown(file, like.st_uid, like.st_gid)
         like = like.st_mode
     os.fchmod(file, like & 0o777)
+
+
+def _other_owner(directory: int) -> tuple[int, int] | None:
+    """Whose directory it is, where we work as root in somebody else's: he must be able to change what is new there."""
+    found = os.fstat(directory)
+    return (found.st_uid, found.st_gid) if os.geteuid() == 0 and found.st_uid != 0 else None
 
 
 def _discard(directory: int, name: str) -> None:

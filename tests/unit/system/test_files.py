@@ -568,3 +568,13 @@ def test_file_systems_of_other_machines_are_known(kind: str, network: bool) -> N
 
 def test_free_space_is_counted_in_bytes(tmp_path: Path) -> None:
     assert free_bytes(tmp_path) >= 4096
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can work in somebody else's workspace")
+def test_what_is_new_in_somebody_else_s_workspace_is_theirs(tmp_path: Path):
+    theirs = tmp_path / "ws"
+    theirs.mkdir()
+    os.chown(theirs, 1234, 1235)
+    Workspace(theirs).write("made/deep/file.txt", b"new")
+    for made in (theirs / "made", theirs / "made" / "deep", theirs / "made" / "deep" / "file.txt"):
+        assert (made.stat().st_uid, made.stat().st_gid) == (1234, 1235)

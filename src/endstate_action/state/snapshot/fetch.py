@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from endstate_action.state.snapshot.base import note_base
+from endstate_action.state.snapshot.layout import confirm
 from endstate_action.state.snapshot.objects import ObjectStore
 from endstate_action.system.git_call import Git, GitError
 
@@ -32,8 +33,9 @@ def fetch_base(
     if url.startswith("-"):
         return "the address of the remote repository is none"
     try:
+        confirm(objects.path)
         user.with_env({**_TRANSPORTS, **extra}).out("-c", "core.hooksPath=/dev/null", "fetch", *_OPTIONS, url, commit)
-    except GitError as error:
+    except (GitError, OSError) as error:
         return str(error)
     if objects.missing([commit]):
         return "it was not sent"

@@ -1,0 +1,219 @@
+"""Nothing happens outside before its start is stored and the fence was read after that, in this order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+import pytest
+
+from endstate_action.errors import InputError, Interrupted, ProviderUnavailable, Superseded
+from endstate_action.shipper import Departed, Shipper
+from endstate_action.state.epoch import TakenOver, fence
+from endstate_action.state.keys import claim_key
+from endstate_action.state.stores.base import Put, StoreUnreadable
+from endstate_action.state.uploader import Uploader
+from endstate_action.system.signals import TimeIsUp
+from tests.support.checkpoints import LINEAGE, Journal, builder
+from tests.support.memory_store import Fault, MemoryStore
+
+DENIED = {("put", n): Fault.DENIED for n in range(99)}
+GONE = {("put", n): Fault.LOST for n in range(999)}
+
+
+class Clock:
+    """Time goes by each time somebody looks; and as one says."""
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        self.now, self.step_s = 0.0, step_s
+
+    def __call__(self) -> float:
+        self.now += self.step_s
+        return self.now
+
+
+class Silent(MemoryStore):
+    """Takes what is put, and does not answer."""
+
+    def put(self, key: str, data: bytes, *, timeout_s: float, drop: Collection[str] = ()) -> Put:
+        time.sleep(3600)
+        raise AssertionError
+
+
+class Ship:
+    """A shipper with what it stands on; epoch 1 is claimed."""
+
+    def __init__(self, store: MemoryStore | None = None, *, clock: Clock | None = None, **more) -> None:
+        self.store = store or MemoryStore()
+        self.store.objects[claim_key(LINEAGE, 1)] = b""
+        self.journal = Journal()
+        self.order: list[str] = []
+        self.told: list[Departed] = []
+        timing = {"clock": clock} if clock else {}
+        self.uploader = Uploader(builder(self.journal), self.store, lambda: len(self.journal.rows), **timing)
+        self.shipper = Shipper(self.uploader, "memory", self.fence, tell=self.told.append, **timing, **more)
+
+    def fence(self) -> int | None:
+        newest = self.uploader.newest
+        self.order.append(f"fence, {newest.records if newest else 0} records shipped")
+        found = fence(self.store, LINEAGE, 1)
+        return found.epoch if isinstance(found, TakenOver) else None
+
+
+def test_a_barrier_ships_all_that_is_recorded_and_then_reads_the_fence():
+    ship = Ship()
+    ship.journal.start()
+    assert ship.shipper.barrier() is None
+    assert ship.order == ["fence, 2 records shipped"]
+
+
+def test_a_barrier_ships_again_what_was_recorded_since():
+    ship = Ship()
+    for records in (2, 3, 4):
+        ship.journal.start()
+        assert ship.shipper.barrier() is None
+        assert ship.order[-1] == f"fence, {records} records shipped"
+
+
+def test_a_barrier_that_meets_a_newer_attempt_ends_this_one():
+    ship = Ship()
+    ship.store.objects[claim_key(LINEAGE, 4)] = b""
+    with pytest.raises(Superseded, match="Attempt 4") as ended:
+        ship.shipper.barrier()
+    assert ended.value.exit_code == 11
+
+
+@pytest.mark.parametrize("store", [Silent(), MemoryStore(faults=GONE)], ids=["silent", "lossy"])
+def test_where_the_store_fails_the_barrier_says_why_after_a_minute_and_the_fence_is_not_asked(store: MemoryStore):
+    clock = Clock(step_s=3.0)
+    ship = Ship(store, clock=clock)
+    began = time.monotonic()
+    refused = ship.shipper.barrier()
+    assert refused is not None
+    assert refused.startswith("it could not be made safe that it happens only once, since ")
+    assert ship.order == []
+    assert clock.now >= 55
+    assert time.monotonic() - began < 30
+
+
+def test_where_the_store_denies_the_barrier_does_not_wait():
+    ship = Ship(MemoryStore(faults=DENIED))
+    began = time.monotonic()
+    assert "no writable scopes" in str(ship.shipper.barrier())
+    assert time.monotonic() - began < 5
+
+
+def test_a_fence_that_cannot_be_read_is_no_permission():
+    clock = Clock(step_s=1.0)
+    ship = Ship(MemoryStore(faults={("first", n): Fault.UNREADABLE for n in range(999)}), clock=clock)
+    assert "whether a newer attempt has taken over" in str(ship.shipper.barrier())
+    assert clock.now < 90
+
+
+def test_a_fence_that_can_be_read_at_the_second_look_is_one():
+    clock = Clock(step_s=0.5)
+    ship = Ship(MemoryStore(faults={("first", 0): Fault.UNREADABLE}), clock=clock)
+    assert ship.shipper.barrier() is None
+    assert len(ship.order) == 2
+
+
+def test_a_fence_that_does_not_show_our_own_claim_is_no_permission():
+    ship = Ship(clock=Clock(step_s=1.0))
+    ship.store.objects.clear()
+    assert "does not show the claim of this attempt" in str(ship.shipper.barrier())
+
+
+@pytest.mark.parametrize("error", [Interrupted("Interrupted by SIGTERM."), TimeIsUp()])
+def test_who_is_asked_to_stop_at_a_barrier_stops(error: Exception):
+    def check() -> None:
+        raise error
+
+    ship = Ship(Silent(), check=check)
+    with pytest.raises(type(error)):
+        ship.shipper.barrier()
+
+
+def test_a_start_is_shipped_before_it_runs_and_no_fence_is_asked_since_it_stays_here():
+    ship = Ship()
+    ship.journal.start()
+    assert ship.shipper.start() is None
+    assert ship.uploader.newest is not None
+    assert (ship.uploader.newest.records, ship.order) == (2, [])
+
+
+def test_a_start_that_could_not_be_shipped_is_refused():
+    assert "its start could not be stored" in str(Ship(MemoryStore(faults=DENIED)).shipper.start())
+
+
+def test_the_first_checkpoint_is_stored_before_anything_is_spent_and_told():
+    ship = Ship()
+    ship.shipper.begin()
+    (told,) = ship.told
+    assert told.store == "memory"
+    assert told.shipped == ship.uploader.newest
+    assert told.problem is None
+
+
+@pytest.mark.parametrize(("faults", "error", "said"), [(DENIED, InputError, "no writable scopes"), (GONE, ProviderUnavailable, "closed")])  # fmt: skip
+def test_where_it_was_required_a_store_that_does_not_take_it_ends_the_run_unspent(faults, error, said):
+    ship = Ship(MemoryStore(faults=faults), is_required=True, clock=Clock(step_s=3.0))
+    with pytest.raises(error, match=f"{said}.*nothing was run or spent"):
+        ship.shipper.begin()
+    assert ship.told == []
+
+
+def test_where_nobody_chose_the_store_one_that_denies_is_as_good_as_none():
+    ship = Ship(MemoryStore(faults=DENIED), is_chosen=False)
+    ship.shipper.begin()
+    (told,) = ship.told
+    assert (told.store, told.problem and told.problem.reason) == ("none", "the token has no writable scopes")
+    asked = ship.store.requests["put"]
+    assert (ship.shipper.barrier(), ship.shipper.start()) == (None, None)
+    ship.shipper.offer()
+    ship.shipper.soon()
+    assert ship.shipper.end().store == "none"
+    assert ship.store.requests["put"] == asked
+
+
+def test_where_somebody_chose_the_store_one_that_denies_lets_nothing_outside_happen():
+    ship = Ship(MemoryStore(faults=DENIED), is_chosen=True)
+    ship.shipper.begin()
+    assert ship.shipper.barrier() is not None
+
+
+def test_a_store_that_is_out_of_reach_for_a_moment_is_not_given_up():
+    """Nobody chose it, and it did not deny: the barrier holds."""
+    ship = Ship(MemoryStore(faults={("put", n): Fault.LOST for n in range(4)}), is_chosen=False, clock=Clock(step_s=9))
+    ship.shipper.begin()
+    assert ship.told[0].store == "none"
+    ship.journal.start()
+    ship.shipper.barrier()
+    assert ship.store.requests["put"] > 1
+
+
+def test_the_last_checkpoint_has_all_that_is_recorded():
+    ship = Ship()
+    ship.shipper.begin()
+    for _ in range(3):
+        ship.journal.note()
+    departed = ship.shipper.end()
+    assert departed.shipped is not None
+    assert departed.shipped.records == 4
+    assert max(key for key in ship.store.objects if "/c" in key) == departed.shipped.key
+
+
+def test_who_was_taken_over_stops_also_where_nothing_is_to_be_done_outside():
+    ship = Ship()
+    ship.shipper.refuse_superseded()
+    ship.store.objects[claim_key(LINEAGE, 2)] = b""
+    with pytest.raises(Superseded):
+        ship.shipper.refuse_superseded()
+
+
+def test_who_cannot_ask_whether_he_was_taken_over_goes_on_with_what_stays_here():
+    def unreadable() -> int | None:
+        raise StoreUnreadable("The store could not be asked.")
+
+    journal = Journal()
+    uploader = Uploader(builder(journal), MemoryStore(), lambda: len(journal.rows))
+    Shipper(uploader, "memory", unreadable).refuse_superseded()
