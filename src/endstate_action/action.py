@@ -20,6 +20,8 @@ from typing import Any
 from endstate_action.account import Around, moment
 from endstate_action.agent.loop import AttemptBegan, StepEnded, Told
 from endstate_action.agent.providers.base import Provider
+from endstate_action.agent.tools.base import Tool
+from endstate_action.agent.tools.comment import PrComment
 from endstate_action.ci import render
 from endstate_action.ci.commit import NEEDS_CONTENTS, Commits, Target, own_branch
 from endstate_action.ci.conclusions import ending
@@ -256,6 +258,7 @@ class _Asked:
                 process=lambda: {**identity(), "run_attempt": event.run.attempt},
                 finish=self._finish,
                 make_sandbox=self._make_sandbox,
+                more_tools=self._more_tools,
                 git_extra=self._git_extra(),
                 git_token=self._token(),
             )
@@ -393,6 +396,13 @@ class _Asked:
         marker = parse_marker(found.value.body) if isinstance(found, Applied) else None
         mine = marker is not None and marker.session == session_id(self.line.text, marker.task)
         return marker.effects if marker and mine else 0
+
+    def _more_tools(self) -> list[Tool]:
+        event = self.event
+        if event.number is None:
+            return []
+        conversation = Conversation(self.github, event.repository.full_name, event.number)
+        return [PrComment(conversation, viewer_of(self.github), time.time())]
 
     def _make_sandbox(self, probe: Callable[[], Sandbox | NoSandbox]) -> Sandbox | NoSandbox:
         return obtain(probe, self.step.environ, may_install=True).sandbox

@@ -87,6 +87,8 @@ class Ports:
     clock: Callable[[], float] = time.time
     tools: Callable[[list[Tool]], list[Tool]] = lambda tools: tools
     """Changes the tools before they are offered; for tests that kill inside one."""
+    more_tools: Callable[[], list[Tool]] = list
+    """Those that belong to where the run was asked for; offered where the configuration names them."""
     process: Callable[[], Mapping[str, Any]] = identity
     """Names this process, host and boot included."""
     finish: Callable[[Finishing], Announcement] = lambda finishing: Announcement({})
@@ -403,7 +405,7 @@ class _Story:
             clear()
             keep_baseline(self.state.baseline(session.id), observer.now())
         interrupts = Interrupts()
-        tools = self.ports.tools(place.tools(sandbox))
+        tools = self.ports.tools(place.tools(sandbox, self.ports.more_tools()))
         shipper = self._shipper(session, provider, setup, tools, place, taken, found, secrets, interrupts)
         loop = AgentLoop(
             session,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,9 +83,7 @@ class Workplace:
                 self.state.cache,
                 dot_git=self.workspace / ".git",
             ),
-            ignored=lambda: ignored_paths(
-                objects, self.workspace, repository.git_dir, repository.common_dir, excludes
-            ),
+            ignored=lambda: ignored_paths(objects, self.workspace, repository.git_dir, repository.common_dir, excludes),
         )
 
     def observer(self, snapshots: SnapshotStore) -> Observer:
@@ -132,8 +130,12 @@ class Workplace:
             )
         return found
 
-    def tools(self, sandbox: Sandbox | NoSandbox) -> list[Tool]:
-        """The tools that the configuration names and this workspace can offer, in its order."""
+    def tools(self, sandbox: Sandbox | NoSandbox, more: Iterable[Tool] = ()) -> list[Tool]:
+        """The tools that the configuration names and this workspace can offer, in its order.
+
+        Args:
+            more: those that come from where the run was asked for.
+        """
         bash = Bash(sandbox if isinstance(sandbox, Sandbox) else None)
         made: dict[str, Tool] = {t.name: t for t in (Read(), Write(), Edit(), Glob(), Grep(), bash)}
         if self.repository is not None:
@@ -145,6 +147,7 @@ class Workplace:
                 Policy.from_config(self.config).protecting,
                 contained=True,
             )
+        made |= {tool.name: tool for tool in more}
         return [made[name] for name in self.config.tools if name in made]
 
     def clear(self, session: str, snapshots: SnapshotStore) -> Callable[[], None]:

@@ -25,7 +25,7 @@ from typing import Any
 from tests.support.cache_rules import make_token
 from tests.support.cache_server import CacheServer
 from tests.support.github_server import GitHubServer, bare_repository
-from tests.support.messages_api import MessagesApi, Script
+from tests.support.messages_api import MessagesApi
 from tests.support.payloads import payload
 
 ROOT = Path(__file__).parents[2]
@@ -142,7 +142,7 @@ def outputs_of(text: str) -> dict[str, str]:
 
 
 @contextmanager
-def stage(folder: Path, replies: list[Script], files: Mapping[str, str] | None = None) -> Iterator[Job]:
+def stage(folder: Path, replies: Any, files: Mapping[str, str] | None = None) -> Iterator[Job]:
     """Everything that a step speaks to, up until the block ends. The pull request changes one file."""
     bare = bare_repository(folder, {**FILES, **(files or {})})
     with (

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def action() -> int:
     """What action.yml runs: reads its inputs from INPUT_* and its event from the runner's variables."""
     environ = dict(_clean_environment())
-    from endstate_action.action import Step
+    from endstate_action.ci.workflow import Log
+    from endstate_action.system.supervise import supervise
 
     for name, given in (("ANTHROPIC_API_KEY", "INPUT_ANTHROPIC_API_KEY"), ("ANTHROPIC_BASE_URL", "INPUT_BASE_URL")):
         if environ.get(given):
@@ -32,7 +33,20 @@ def action() -> int:
     def provider(name: str, chosen: Settings) -> Any:
         return _provider(name, chosen.base_url, None, environ)
 
-    return Step(environ, provider, _put).run()
+    def story() -> int:
+        from endstate_action.action import Step
+
+        return Step(environ, provider, _put).run()
+
+    def tell(name: str, again: bool) -> None:
+        what = "It is started again on this machine" if again else "It is not started again"
+        Log(_put).annotate(
+            "warning" if again else "error",
+            f"The run was killed by {name}, as happens where memory runs out. {what}; what is recorded is kept.",
+            "endstate: killed",
+        )
+
+    return supervise(story, tell)
 
 
 @cli.command(short_help="Check a result against its evidence.")
