@@ -22,8 +22,8 @@ check: $(ENV)
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/codespell
-	@$(BIN)/shellcheck .ci/run scripts/setup-env
-	@$(BIN)/zizmor --offline --quiet .github
+	@$(BIN)/shellcheck .ci/run scripts/setup-env entrypoint.sh
+	@$(BIN)/zizmor --offline --quiet .github action.yml resume/action.yml
 	@$(PYTEST) -q -m "not recovery and not slow" tests/unit tests/contract tests/test_architecture.py
 
 recovery: $(ENV)

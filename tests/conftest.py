@@ -82,6 +82,9 @@ SLOW_FILES = frozenset(
     for name in (
         *("commit", "git", "git_state", "check", "pack", "walk", "restore", "objects", "lock", "process", "bench"),
         *("sandbox", "sandbox_probe", "shell", "shell_sandboxed", "anthropic_provider"),
+        *("cache_client", "cache_http", "cache_store", "cache_server", "stores", "directory", "git_ref"),
+        *("objectstore", "pull_request", "github", "github_server", "comment", "patch", "published", "verify"),
+        *("markdown", "render", "round_trips", "uploader", "shipper", "successor", "restoring", "durable"),
     )
 )
 """Files whose tests start real programs, one after another: left out of `make check`, never of `make test`."""

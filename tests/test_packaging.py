@@ -89,8 +89,9 @@ def test_a_lock_line_with_a_host_a_path_or_no_pin_is_found(line):
 
 @pytest.mark.parametrize("lock", LOCKS)
 def test_every_pin_has_a_hash(lock):
+    # A name can stand twice, once for each kind of machine.
     bodies = re.split(r"^[a-z0-9-]+==.*\\\n", _text(lock), flags=re.MULTILINE)[1:]
-    assert len(bodies) == len(_pins(lock))
+    assert len(bodies) >= len(_pins(lock))
     assert all("--hash=sha256:" in body for body in bodies)
 
 
