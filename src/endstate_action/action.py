@@ -7,6 +7,8 @@ then on the run tells its own story; here it is put into GitHub's words.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from base64 import b64encode
@@ -15,7 +17,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from endstate_action.account import Around, moment
 from endstate_action.agent.loop import AttemptBegan, StepEnded, Told
@@ -24,22 +27,24 @@ from endstate_action.agent.tools.base import Tool
 from endstate_action.agent.tools.comment import PrComment
 from endstate_action.ci import render
 from endstate_action.ci.commit import NEEDS_CONTENTS, Commits, Target, own_branch
-from endstate_action.ci.conclusions import ending
+from endstate_action.ci.conclusions import Conclusion, ending
 from endstate_action.ci.event import Actor, Comment, CommentKind, Event, parse_comment, read_event
 from endstate_action.ci.github import GitHub
 from endstate_action.ci.lineage import Claimant, Lineage, claimant, lineage, refuse_collision, session_id
 from endstate_action.ci.marker import owner_of, parse_marker
 from endstate_action.ci.outcome import Applied, Denied, Failed
-from endstate_action.ci.prompt import Thread, build, prompt_id, task_of
+from endstate_action.ci.prompt import Prompt, Thread, build, task_of
 from endstate_action.ci.pull_request import (
     NEEDS_COMMENTS,
     Conversation,
     permission_of,
     place_of,
     read_pull_request,
+    read_run,
     viewer_of,
 )
 from endstate_action.ci.trust import (
+    LEVELS,
     Allowed,
     Recorded,
     Refused,
@@ -51,11 +56,12 @@ from endstate_action.ci.trust import (
     skipped,
     with_pull_request,
 )
-from endstate_action.ci.workflow import Log, RunnerFiles
+from endstate_action.ci.workflow import Log, RunnerFiles, Value
 from endstate_action.config import Settings, parse_choice, parse_settings
-from endstate_action.deliver import Announced, Delivery, Place, Result, Undelivered
+from endstate_action.deliver import Announced, Delivery, Place, Result
 from endstate_action.durable import Line
-from endstate_action.errors import EndstateError, InputError, StateError
+from endstate_action.errors import EndstateError, InputError, StateError, Superseded
+from endstate_action.restoring import Arrived
 from endstate_action.run import AlreadyDelivered, Announcement, Errand, Finishing, Ports, Report, SandboxChosen, attend
 from endstate_action.shipper import Departed
 from endstate_action.state.keys import CheckpointKey, lineage_of
@@ -64,6 +70,7 @@ from endstate_action.system.redaction import Secrets
 from endstate_action.system.sandbox import NoSandbox, Sandbox
 from endstate_action.system.sandbox_install import obtain
 from endstate_action.system.secrets import split_environment
+from endstate_action.system.signals import heeded
 from endstate_action.trusted import Trusted
 
 OWN_INPUTS = (
@@ -76,6 +83,8 @@ RUN_INPUTS = (
     "network", "store", "require-durable",
 )  # fmt: skip
 SIGN_OF_LIFE_S = 60.0
+LAST_WORD_S = 2.0
+"""So long a comment may take to say that its run was cut short; a runner that goes away gives ten seconds in all."""
 _DEFAULTS = {"max-cost-usd": "5.00", "config-file": ".github/endstate.yml", "provider": "anthropic"}
 _COMMENTS: tuple[tuple[CommentKind, str], ...] = (
     ("comment", "issues/{}/comments"),
@@ -139,14 +148,17 @@ class Step:
     log: Log = field(init=False)
     files: RunnerFiles = field(init=False)
     secrets: Secrets = field(init=False)
+    _held: list[str] | None = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self.log = Log(self.write)
+        self.log = Log(self._line)
         self.files = RunnerFiles(self.environ)
         self.secrets = Secrets(split_environment(self.environ)[1])
 
     def run(self) -> int:
         """Returns the exit code; never raises for what a user or GitHub can cause."""
+        for number in heeded():
+            signal.signal(number, self._stopped)
         try:
             return self._run()
         except _Skip as skip:
@@ -155,14 +167,45 @@ class Step:
             return 0
         except EndstateError as error:
             return self._failed(error)
+        finally:
+            self.begin_log()
+
+    def begin_log(self, *first: str) -> None:
+        """Say what the log begins with, then all that was said before it was known."""
+        held, self._held = self._held or [], None
+        for line in first:
+            self.log.say(line)
+        for line in held:
+            self.write(line)
+
+    def _line(self, line: str) -> None:
+        if self._held is None:
+            self.write(line)
+        else:
+            self._held.append(line)
 
     def _failed(self, error: EndstateError) -> int:
-        row = ending(error.exit_code, is_undelivered=isinstance(error, Undelivered))
+        row = ending(error.exit_code)
         message = self.secrets.redact(f"{error} {error.hint}".strip())
         self.log.annotate("error", message, f"endstate: {row.conclusion}")
+        if foreign := self.files.undo_foreign():
+            self.tell_foreign(foreign)
         with suppress(StateError):
             self.files.outputs({"conclusion": row.conclusion})
         return row.exit_code
+
+    def tell_foreign(self, names: tuple[str, ...]) -> None:
+        self.log.annotate("error", f"A tool wrote to {', '.join(names)}; that was undone.", "endstate")
+
+    def _stopped(self, number: int, _: FrameType | None) -> NoReturn:
+        """A signal while no session is open: nothing can be torn, and nothing is to be saved."""
+        with suppress(StateError):
+            self.files.outputs({"conclusion": "interrupted"})
+        self.begin_log()
+        said = f"Interrupted by {signal.Signals(number).name}; nothing was under way. The next attempt goes on."
+        with suppress(OSError):
+            self.log.annotate("error", said, "endstate: interrupted")
+        os._exit(75)
 
     def _run(self) -> int:
         inputs = Inputs.of(self.environ)
@@ -177,11 +220,19 @@ class Step:
         event = read_event(self.environ)
         if reason := skipped(event, rules) if event.run.attempt == 1 else None:
             raise _Skip(reason.reason)
+        self._need_key(settings)
         github = self.github(event, inputs)
         event = self._with_pull_request(event, github)
         line = lineage(event, inputs.values)
         asked = _Asked(self, inputs, settings, rules, event, github, line, workspace)
         return asked.run()
+
+    def _need_key(self, settings: Settings) -> None:
+        if settings.provider in (None, "anthropic") and not self.environ.get("ANTHROPIC_API_KEY"):
+            raise InputError(
+                "anthropic-api-key is empty, so nothing was run and nothing was spent.",
+                hint="Give it a secret: `anthropic-api-key: ${{ secrets.ANTHROPIC_API_KEY }}`.",
+            )
 
     def github(self, event: Event, inputs: Inputs) -> GitHub:
         token = inputs.values["github-token"] or self.environ.get("GITHUB_TOKEN", "")
@@ -220,10 +271,16 @@ class _Asked:
     workspace: Path
     place: Place | None = None
     working: _Working | None = None
-    actor: Actor | None = None
+    asked: Prompt | None = None
+    has_outsiders: bool = False
+    """Whether text of the event is of somebody who may not write here."""
+    base: str | None = None
+    """The commit that the session which this run began was begun on."""
     began: AttemptBegan | None = None
     sandbox: str = "none"
+    sandbox_note: str = ""
     departed: Departed = Departed("none", None)  # noqa: RUF009  a value
+    restored: Arrived | None = None
     announced: Announced | None = None
     head: str | None = None
     """The commit that is checked out."""
@@ -241,8 +298,8 @@ class _Asked:
             errand = Errand(
                 Line(lineage_of(str(repository.id or repository.full_name), self.line.text), repository.full_name),
                 lambda task: session_id(self.line.text, task),
-                self._approve,
-                lambda: self._prompt(trusted, commit),
+                lambda bound: self._approve(bound, trusted, commit),
+                lambda: (self._prompt(trusted, commit).id, self._prompt(trusted, commit).text),
                 resume=self.inputs.resume,
                 is_retry=event.run.attempt > 1,
                 witness=self.effects,
@@ -255,15 +312,21 @@ class _Asked:
                 step.provider,
                 self._on_event,
                 step.log.say,
+                tools=self._offered,
                 process=lambda: {**identity(), "run_attempt": event.run.attempt},
                 finish=self._finish,
                 make_sandbox=self._make_sandbox,
                 more_tools=self._more_tools,
+                newer_attempt=self._newer_attempt,
                 git_extra=self._git_extra(),
                 git_token=self._token(),
             )
             try:
                 report = attend(self.settings, errand, ports)
+            except EndstateError as error:
+                if self.working and not isinstance(error, Superseded):
+                    self.working.end(error)
+                raise
             finally:
                 if self.working:
                     self.working.stop()
@@ -273,7 +336,7 @@ class _Asked:
 
     # Who asks, and for what
 
-    def _approve(self, bound: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    def _approve(self, bound: Mapping[str, Any] | None, trusted: Trusted, commit: str) -> Mapping[str, Any]:
         event = self.event
         recorded = _recorded(bound)
         actor = actor_of(event, recorded)
@@ -287,24 +350,63 @@ class _Asked:
                 raise _Skip(words)
             case Refused(words, hint):
                 raise InputError(words, hint=hint)
-            case Allowed(who):
-                self.actor = who
-        self._prove()
+            case Allowed():
+                pass
+        if bound and recorded and recorded.run_id == event.run.id:
+            # What this run was told when it began decides, as does who asked: the prompt is not made anew.
+            self.base, self.has_outsiders = bound.get("base"), bound.get("outsiders") is True
+        else:
+            self.has_outsiders = self._has_outsiders(self._prompt(trusted, commit))
         return {
             "repository": event.repository.full_name,
             "pull-request": event.pull_request_number,
-            "owner": self.place.owner if self.place else None,
+            "owner": self._owner(),
             "actor": {"login": actor.login, "is_bot": actor.is_bot, "run_id": event.run.id},
+            "outsiders": self.has_outsiders,
         }
 
-    def _prompt(self, trusted: Trusted, commit: str) -> tuple[str, str]:
+    def _has_outsiders(self, prompt: Prompt) -> bool:
+        """Whether somebody who may not write here wrote what the model reads. Who cannot be asked about may not."""
+        if self.settings.sandbox != "auto":
+            return False
+        for author in prompt.authors:
+            if author is None:
+                return True
+            level = permission_of(self.github, self.event.repository.full_name, author.login)
+            if not isinstance(level, Applied) or LEVELS.index(level.value) < LEVELS.index("write"):
+                return True
+        return False
+
+    def _offered(self, tools: list[Tool]) -> list[Tool]:
+        """Without a sandbox, text of people who may not write here must find no shell."""
+        if not self.has_outsiders or self.sandbox != "none" or all(tool.name != "bash" for tool in tools):
+            return tools
+        self.step.log.annotate(
+            "warning",
+            "There is no sandbox here, and text of the event is by somebody without write access: the agent gets no "
+            "shell. With bubblewrap installed it would.",
+            "endstate: no shell",
+        )
+        return [tool for tool in tools if tool.name != "bash"]
+
+    def _owner(self) -> str:
+        run = self.event.run
+        step = self.inputs.values["step"] or run.step
+        return owner_of(run.workflow_ref.partition("@")[0], run.job, step, self.event.number or 0)
+
+    def _prompt(self, trusted: Trusted, commit: str) -> Prompt:
+        if self.asked is None:
+            self.asked = self._built(trusted, commit)
+        return self.asked
+
+    def _built(self, trusted: Trusted, commit: str) -> Prompt:
         event = self.event
         task = task_of(event, self.inputs.values, self.rules.phrase, lambda name: trusted.read(commit, name))
         thread = self._thread(trusted, commit) if event.number is not None else None
         prompt = build(event, task, thread)
         for note in prompt.notes:
             self.step.log.say(note)
-        return prompt_id(event, task), prompt.text
+        return prompt
 
     def _thread(self, trusted: Trusted, commit: str) -> Thread | None:
         subject = self.event.pull_request or self.event.issue
@@ -341,11 +443,8 @@ class _Asked:
 
     def _prove(self) -> None:
         """Raises: InputError: a permission is missing; with the lines to paste. Nothing was spent."""
-        event, run = self.event, self.event.run
-        viewer = viewer_of(self.github)
-        step = self.inputs.values["step"] or run.step
-        owner = owner_of(run.workflow_ref.partition("@")[0], run.job, step, event.number or 0)
-        self.place = Place(owner, viewer)
+        event = self.event
+        self.place = Place(self._owner(), viewer_of(self.github))
         if self.inputs.commit != "none":
             commits = Commits(self.github, event.repository.full_name)
             proved = commits.may_commit()
@@ -370,7 +469,7 @@ class _Asked:
                 "commit: pr-head needs a pull request, and this event has none. Nothing was run.",
                 hint="Set commit to branch, by a variable or in the workflow file.",
             )
-        there = self.head
+        there = self.base or self.head
         if there != head.head_sha or head.is_fork:
             raise InputError(
                 f"commit: pr-head needs the head of the pull request checked out ({head.head_sha[:12]}), and here is "
@@ -383,10 +482,7 @@ class _Asked:
         """The number of effects outside that our comment says were started."""
         if self.inputs.comment != "sticky" or self.event.number is None:
             return 0
-        event, run = self.event, self.event.run
-        step = self.inputs.values["step"] or run.step
-        owner = owner_of(run.workflow_ref.partition("@")[0], run.job, step, event.number or 0)
-        viewer = viewer_of(self.github)
+        event, owner, viewer = self.event, self._owner(), viewer_of(self.github)
 
         def is_ours(body: str, author: Any) -> bool:
             marker = parse_marker(body)
@@ -396,6 +492,12 @@ class _Asked:
         marker = parse_marker(found.value.body) if isinstance(found, Applied) else None
         mine = marker is not None and marker.session == session_id(self.line.text, marker.task)
         return marker.effects if marker and mine else 0
+
+    def _newer_attempt(self) -> int | None:
+        """Somebody has started the run again; where the job may not ask (`actions: read`), the store's fence is all."""
+        run = self.event.run
+        found = read_run(self.github, self.event.repository.full_name, run.id)
+        return found.value.attempt if isinstance(found, Applied) and found.value.attempt > run.attempt else None
 
     def _more_tools(self) -> list[Tool]:
         event = self.event
@@ -413,22 +515,24 @@ class _Asked:
         log = self.step.log
         match event:
             case SandboxChosen():
-                self.sandbox = event.sandbox
-                log.say(f"sandbox: {event.sandbox} ({event.note})")
+                self.sandbox, self.sandbox_note = event.sandbox, event.note
+                # The last moment before anything is spent, and the first at which nothing else can be refused: what
+                # was delivered before is not announced anew, and a mistake in the inputs leaves no comment.
+                self._prove()
             case Departed():
                 self._departed(event)
             case AttemptBegan():
                 self.began = event
                 limits = self.settings.limits
                 began = f"resumed, attempt {event.epoch}" if event.resumed else f"attempt {event.epoch}"
-                log.say(
+                self.step.begin_log(
                     f"session {event.session} · {began} · at most {limits.max_steps} steps, "
-                    f"${limits.max_cost_usd} and {limits.max_minutes:g} minutes"
+                    f"${limits.max_cost_usd} and {limits.max_minutes:g} minutes",
+                    f"sandbox: {self.sandbox} ({self.sandbox_note}) · checkpoints: {self.departed.store}",
+                    f"comment: {self.working.url if self.working else 'none'}",
                 )
-                if self.working:
-                    log.say(f"comment: {self.working.url}")
-                self.step.files.outputs({"session-id": event.session, "attempt": event.epoch, "resumed": event.resumed})
-                self._tell_working()
+                told: dict[str, Value] = {"session-id": event.session, "attempt": event.epoch, "resumed": event.resumed}
+                self.step.files.outputs({**told, "restored-from": self.restored.key if self.restored else None})
             case StepEnded():
                 cost = "cost unknown" if event.cost_usd is None else f"${event.cost_usd:.2f}"
                 log.say(f"step {event.step} · {event.calls} calls · {cost}")
@@ -436,6 +540,8 @@ class _Asked:
                     self.working.step = event.step
             case Told():
                 log.say(event.text)
+            case Arrived():
+                self.restored = event
             case _:
                 status = "" if event.status == "ok" else f" · {event.status}"
                 settled = f" · {event.settled.action}: {event.settled.reason}" if event.settled else ""
@@ -456,9 +562,6 @@ class _Asked:
                 f"{remedy}",
                 "endstate: not durable",
             )
-        self._tell_working()
-
-    def _tell_working(self) -> None:
         if self.working and self.began:
             self.working.say()
 
@@ -474,6 +577,8 @@ class _Asked:
         )
         if place.commits and place.target is None:
             place = replace(place, target=own_branch(session.id))
+        if self.working:
+            place = self.working.leave(place)
         run = self.event.run
         around = Around(
             conclusion="success" if result.succeeded else "stopped",
@@ -530,34 +635,41 @@ class _Asked:
         code = 75 if is_undelivered else 0 if report.result.succeeded else 1
         row = ending(code, is_undelivered=is_undelivered)
         outputs["conclusion"] = row.conclusion
-        foreign = self.step.files.undo_foreign()
-        self.step.files.outputs(outputs)
+        if foreign := self.step.files.undo_foreign():
+            row = ending(2)
+            outputs["conclusion"] = row.conclusion
+            self.step.tell_foreign(foreign)
+        self.step.files.outputs({n: self.step.secrets.hide(v) if isinstance(v, str) else v for n, v in outputs.items()})
         if self.inputs.job_summary and announced:
-            self.step.files.summary(
-                render.summary(announced.evidence, self.step.secrets.hide(report.result.final_message), announced.patch)
+            self._summary(render.summary(announced.evidence, report.result.final_message, announced.patch))
+        if is_undelivered and announced:
+            self.step.log.annotate(
+                "error",
+                f"{' '.join(announced.problems)} The result is kept: run the job again, or `endstate deliver`.",
+                "endstate: undelivered",
             )
-        for problem in announced.problems if announced else ():
-            self.step.log.annotate("error", f"{problem} The result is kept: run the job again, or `endstate deliver`.",
-                                   "endstate: undelivered")  # fmt: skip
         if report.result.conclusion == "stopped":
             self.step.log.annotate("warning", f"The agent stopped: {report.result.reason}.", "endstate: stopped")
-        if foreign:
-            self.step.log.annotate("error", f"A tool wrote to {', '.join(foreign)}; that was undone.", "endstate")
-            return 2
         if announced:
             self.step.log.say(render.headline(announced.evidence))
         return row.exit_code
 
+    def _summary(self, markdown: str) -> None:
+        """Nothing that is secret goes in; the runner's own masks are for the log."""
+        self.step.files.summary(self.step.secrets.hide(markdown))
+
     def _again(self, report: AlreadyDelivered) -> int:
         """A finished and delivered session asked again: its outputs, and no model call."""
         outputs = _as_told({k: v for k, v in report.outputs.items() if k not in ("prompt-ids", "bound")})
-        self.step.log.annotate(
-            "notice",
+        said = (
             "This session was finished and delivered before, so nothing was run and nothing was spent. "
-            "A new run of the workflow begins anew.",
-            "endstate",
+            "A new run of the workflow begins anew."
         )
+        self.step.log.annotate("notice", said, "endstate")
         self.step.files.outputs({**outputs, "conclusion": "success"})
+        if self.inputs.job_summary:
+            found = " ".join(str(outputs[name]) for name in ("comment-url", "commit-sha") if outputs.get(name))
+            self._summary(f"{said} {found}".rstrip() + "\n")
         return 0
 
     # Access
@@ -586,6 +698,9 @@ class _Working:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._comment: int | None = None
+        self._is_recreated = False
+        self._edited: float | None = None
+        self._before = self._said = ""
         self.url = ""
         self.step = 0
 
@@ -594,7 +709,10 @@ class _Working:
         place = self._asked.place
         if place is None:
             return
-        stuck = self._conversation.stick(self._body(), place.is_ours, lambda: True)
+        before = self._conversation.find(place.is_ours)
+        self._before = before.value.body if isinstance(before, Applied) else ""
+        self._said = self._body()
+        stuck = self._conversation.stick(self._said, place.is_ours, lambda: True)
         if not isinstance(stuck, Applied):
             raise _missing("comment: sticky", stuck, NEEDS_COMMENTS)
         self._comment, self.url = stuck.value.comment.id, stuck.value.comment.url
@@ -603,17 +721,49 @@ class _Working:
         self._thread.start()
 
     def say(self) -> None:
-        """Say what is known now; a failure is no reason to stop, since the next look heals it."""
-        place = self._asked.place
-        with self._lock:
-            if self._comment is None or place is None or self._over.is_set():
-                return
-            self._conversation.edit(self._comment, self._body(), lambda: not self._over.is_set())
+        """Say what is known now, once a minute at most; a failure is no reason to stop: the next look heals it."""
+        if self._edited is None or time.monotonic() - self._edited >= SIGN_OF_LIFE_S:
+            self._edited = time.monotonic()
+            self._say(self._body())
+
+    def end(self, error: EndstateError) -> None:
+        """Say that this attempt is over, and why, in the little time that a signal leaves."""
+        self._over.set()
+        reason = self._asked.step.secrets.redact(str(error))
+        last = threading.Thread(target=self._last, args=(ending(error.exit_code).conclusion, reason), daemon=True)
+        last.start()
+        last.join(LAST_WORD_S)
 
     def stop(self) -> None:
         self._over.set()
         with self._lock:
             pass
+
+    def leave(self, place: Place) -> Place:
+        """For who announces the result: which comment it was, and what stood there before it."""
+        return replace(place, known=self._comment, may_recreate=not self._is_recreated, before=self._before)
+
+    def _last(self, conclusion: Conclusion, reason: str) -> None:
+        with suppress(Exception):
+            self._say(render.ended(self._now(), self._owner, conclusion, reason, self._earlier()), is_last=True)
+
+    def _say(self, body: str, *, is_last: bool = False) -> None:
+        place = self._asked.place
+        with self._lock:
+            if self._comment is None or place is None or (self._over.is_set() and not is_last):
+                return
+            found = self._conversation.find(place.is_ours)
+            if isinstance(found, Applied) and found.value.body.split() != self._said.split():
+                # A newer attempt speaks, and we may be the one that was given up as lost; or a person does.
+                self._over.set()
+                return
+            may_write = (lambda: True) if is_last else (lambda: not self._over.is_set())
+            stuck = self._conversation.stick(
+                body, place.is_ours, may_write, known=self._comment, may_recreate=not self._is_recreated
+            )
+            if isinstance(stuck, Applied):
+                self._said, self._comment = body, stuck.value.comment.id
+                self._is_recreated |= stuck.value.was == "recreated"
 
     def _live(self) -> None:
         while not self._over.wait(SIGN_OF_LIFE_S):
@@ -627,11 +777,22 @@ class _Working:
             self._conversation.react(comment.id, "eyes", lambda: True, is_review_comment=is_review)
 
     def _body(self) -> str:
+        return render.working(self._now(), self._owner, self._earlier())
+
+    def _earlier(self) -> tuple[str, ...]:
+        now = self._now()
+        return render.earlier_of(self._before, now.session, now.task)
+
+    @property
+    def _owner(self) -> str:
+        return self._asked.place.owner if self._asked.place else "0" * 16
+
+    def _now(self) -> render.Working:
         asked, run = self._asked, self._asked.event.run
         began, departed = asked.began, asked.departed
         shipped = departed.shipped
         session = began.session if began else session_id(asked.line.text, 1)
-        now = render.Working(
+        return render.Working(
             session=session,
             task=1,
             attempt=began.epoch if began else run.attempt,
@@ -644,11 +805,10 @@ class _Working:
             sandbox=asked.sandbox,
             checkpoint=shipped.key if shipped else "",
             shipped=moment(shipped.at) if shipped else None,
+            restored_from=asked.restored.key if asked.restored else None,
             remedy=departed.problem.remedy if departed.problem else "",
             run_url=f"{run.server_url}/{asked.event.repository.full_name}/actions/runs/{run.id}",
         )
-        place = asked.place
-        return render.working(now, place.owner if place else "0" * 16)
 
 
 def _as_told(outputs: Mapping[str, Any]) -> dict[str, Any]:

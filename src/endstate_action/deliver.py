@@ -7,7 +7,7 @@ Killed anywhere in between, another attempt delivers the rest without asking a m
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +15,11 @@ from typing import Any
 
 from endstate_action.account import Around, account
 from endstate_action.ci import evidence as told
-from endstate_action.ci.commit import Change, Commits, Moved, Plan, Target
-from endstate_action.ci.marker import parse_marker
-from endstate_action.ci.outcome import Applied, Denied, Failure
+from endstate_action.ci.commit import Change, Commits, Moved, Plan, Target, own_branch
+from endstate_action.ci.marker import Marker, parse_marker
+from endstate_action.ci.outcome import Absent, Applied, Denied, Failure, Outcome, Rejected, TooLate
 from endstate_action.ci.patch import Patch, make_patch
-from endstate_action.ci.pull_request import Author, Conversation, Viewer
+from endstate_action.ci.pull_request import Author, Conversation, PostedComment, Viewer
 from endstate_action.ci.render import comment as render_comment
 from endstate_action.ci.render import earlier_of
 from endstate_action.effects import digest
@@ -35,6 +35,8 @@ from endstate_action.system.redaction import Secrets
 
 SENDER_S = 30.0
 """So long after the fence was read a sender may still send."""
+_MOST_FENCES = 3
+"""So often the fence is read anew for one delivery, where GitHub takes long to answer."""
 _AUTHOR = ("endstate[bot]", "endstate@users.noreply.github.com")
 _SUBJECT_CHARACTERS = 72
 
@@ -49,8 +51,12 @@ class Place:
     commits: Commits | None = None
     target: Target | None = None
     """The branch; None where no commit is wanted."""
-    head: str | None = None
-    """Of the pull request, as the task began."""
+    known: int | None = None
+    """The comment that was posted when the attempt began: if it is gone, somebody has deleted it."""
+    may_recreate: bool = True
+    """Whether a comment that somebody deleted is posted again; once is enough."""
+    before: str = ""
+    """What our comment said before this attempt."""
 
     def is_ours(self, body: str, author: Author) -> bool:
         marker = parse_marker(body)
@@ -77,8 +83,13 @@ class Announced:
     comment_url: str | None = None
     commit: str | None = None
     branch: str | None = None
+    moved_to: str | None = None
+    """Where the branch was found, if that is not where the task began; the commit then has a branch of its own."""
     problems: tuple[str, ...] = ()
     """Why something was not delivered, a sentence each; it stays in the outbox."""
+
+    def without(self, what: str, why: str) -> Announced:
+        return replace(self, problems=(*self.problems, f"The {what} was not delivered: {why}"))
 
 
 class Undelivered(Interrupted):
@@ -178,72 +189,73 @@ class Delivery:
         if leak:
             return replace(announced, problems=(*announced.problems, leak))
 
-        def act(may_write: Callable[[], bool]) -> Applied[str] | Moved | Failure:
+        known = self.session.state.was_delivered("commit")
+        if known is None:
+            # Before the fence is read: it takes as long as there is much to upload, and nothing refers to it yet.
             prepared = commits.prepare(plan, _changes(announced, seen))
             if not isinstance(prepared, Applied):
-                return prepared
-            published = commits.publish(plan, prepared.value, target, may_write)
-            if isinstance(published, Moved) and not target.is_own:
-                # The head moved: the result keeps to the commit that it belongs to, on a branch of its own.
-                own = Target(f"endstate/{plan.session}", is_own=True)
-                return commits.publish(plan, prepared.value, own, may_write)
-            return published
-
-        done = self._deliver("commit", act)
-        if not done.ok:
-            return replace(announced, problems=(*announced.problems, f"The commit was not delivered: {done.reason}"))
-        return replace(announced, commit=done.value, branch=self._branch_of(done, target, plan))
-
-    def _branch_of(self, done: Delivered, target: Target, plan: Plan) -> str:
-        """Where it went: an own branch, if the head had moved."""
-        commits = self.place.commits
-        if target.is_own or commits is None:
-            return target.branch
-        there = commits.probe(plan, done.value, target)
-        return target.branch if isinstance(there, Applied) else f"endstate/{plan.session}"
+                return announced.without("commit", _why(prepared))
+            known = self._deliver("commit", lambda may_write: _push(commits, plan, prepared.value, target, may_write))
+        if not known.ok:
+            return announced.without("commit", known.reason)
+        made, branch, moved_to = (*known.value.split(" "), "", "")[:3]
+        return replace(announced, commit=made, branch=branch or target.branch, moved_to=moved_to or None)
 
     def _comment(self, announced: Announced, result: Result) -> Announced:
-        conversation = self.place.conversation
+        conversation, place = self.place.conversation, self.place
         if conversation is None:
             return announced
-        earlier: Sequence[str] = ()
-        found = conversation.find(self.place.is_ours)
-        if isinstance(found, Applied):
-            state = self.session.state
-            earlier = earlier_of(found.value.body, state.begun.session, max(state.task, 1))
+        state, found = self.session.state, conversation.find(place.is_ours)
+        there = found.value if isinstance(found, Applied) else None
+        known = state.was_delivered("comment")
+        if known is not None and there is not None and self._says_it(there, announced):
+            return replace(announced, comment_url=known.value)
+        before = place.before or (there.body if there else "")
+        earlier = earlier_of(before, state.begun.session, max(state.task, 1))
         said = self.secrets.hide(result.said)
-        body = render_comment(announced.evidence, self.place.owner, said, announced.patch, earlier)
-        leaked = self.secrets.contains(body)
-        if leaked:
-            problem = f"The comment was not delivered: it would have held the value of {', '.join(leaked)}."
-            return replace(announced, problems=(*announced.problems, problem))
+        body = render_comment(announced.evidence, place.owner, said, announced.patch, earlier)
+        if leaked := self.secrets.contains(body):
+            return announced.without("comment", f"it would have held the value of {', '.join(leaked)}.")
 
-        def act(may_write: Callable[[], bool]) -> Applied[str] | Failure:
-            stuck = conversation.stick(body, self.place.is_ours, may_write)
+        def act(may_write: Callable[[], bool]) -> Outcome[str]:
+            stuck = conversation.stick(
+                body, place.is_ours, may_write, known=place.known, may_recreate=place.may_recreate
+            )
+            if isinstance(stuck, Absent) and not place.may_recreate:
+                return Applied("")  # who deletes it twice means it
             return Applied(stuck.value.comment.url) if isinstance(stuck, Applied) else stuck
 
         done = self._deliver("comment", act)
-        if not done.ok:
-            return replace(announced, problems=(*announced.problems, f"The comment was not delivered: {done.reason}"))
-        return replace(announced, comment_url=done.value)
+        return (
+            replace(announced, comment_url=done.value or None) if done.ok else announced.without("comment", done.reason)
+        )
 
-    def _deliver(self, what: str, act: Callable[[Callable[[], bool]], Any]) -> Delivered:
+    def _says_it(self, there: PostedComment, announced: Announced) -> bool:
+        """Whether our comment is the one with this result; another attempt may have written over it, or none yet."""
+        trees, state = announced.evidence.trees, self.session.state
+        marker = parse_marker(there.body)
+        return marker is not None and marker == Marker(
+            self.place.owner, state.begun.session, max(state.task, 1), marker.effects, announced.evidence.conclusion,
+            trees.base_commit, announced.commit, trees.git_tree, trees.published_hash,
+        )  # fmt: skip
+
+    def _deliver(self, what: str, act: Callable[[Callable[[], bool]], Outcome[str]]) -> Delivered:
         """Record, ship, read the fence, send, record."""
         state = self.session.state
-        known = state.was_delivered(what)
-        if known is not None:
-            return known
         self.session.append(Delivering(state.task, what, state.epoch, self.clock()))
-        held = self.shipper.barrier() if self.shipper else None
-        if held is not None:
-            return self._recorded(what, ok=False, value="", reason=held)
-        until = time.monotonic() + SENDER_S
-        outcome = act(lambda: time.monotonic() < until)
+        outcome: Outcome[str] = TooLate()
+        for _ in range(_MOST_FENCES):
+            held = self.shipper.barrier() if self.shipper else None
+            if held is not None:
+                return self._recorded(what, ok=False, value="", reason=held)
+            until = time.monotonic() + SENDER_S
+            outcome = act(lambda until=until: time.monotonic() < until)  # type: ignore[misc]
+            if not isinstance(outcome, TooLate):
+                break
         if isinstance(outcome, Applied):
-            done = self._recorded(what, ok=True, value=str(outcome.value), reason="")
+            done = self._recorded(what, ok=True, value=outcome.value, reason="")
         else:
-            remedy = f" ({outcome.remedy})" if isinstance(outcome, Denied) else ""
-            done = self._recorded(what, ok=False, value="", reason=f"{outcome.reason}{remedy}")
+            done = self._recorded(what, ok=False, value="", reason=_why(outcome))
         if self.shipper:
             self.shipper.soon()
         return done
@@ -266,13 +278,17 @@ class Delivery:
         uncommitted = None
         if patch is not None and patch.data and not (announced and announced.commit):
             uncommitted = told.Uncommitted(patch_file="result.patch")
+        conclusion, reason = result.conclusion, result.reason
+        if conclusion == "success" and announced and announced.problems:
+            conclusion, reason = "undelivered", " ".join(announced.problems)
         around = replace(
             self.around,
-            conclusion=result.conclusion,
-            reason=result.reason,
+            conclusion=conclusion,
+            reason=reason,
             published=published,
             commits=commits,
             uncommitted=uncommitted,
+            head_moved_to=announced.moved_to if announced else None,
             notes=(*self.around.notes, *(announced.problems if announced else ())),
         )
         return account(self.session.state, around)
@@ -302,6 +318,25 @@ class Delivery:
             if change.after and (found := self.secrets.contains(seen.blob(change.after.id))):
                 return f"The commit was not delivered: {display(change.path)} holds the value of {', '.join(found)}."
         return ""
+
+
+def _push(commits: Commits, plan: Plan, commit: str, target: Target, may_write: Callable[[], bool]) -> Outcome[str]:
+    """The commit's id and its branch; where that had moved, the branch of its own, and where the other is."""
+    pushed = commits.publish(plan, commit, target, may_write)
+    if not isinstance(pushed, Moved):
+        return Applied(f"{pushed.value} {target.branch}") if isinstance(pushed, Applied) else pushed
+    if target.is_own:
+        return Rejected(pushed.reason)
+    # The head moved: the result keeps to the commit that it belongs to, on a branch of its own.
+    own = own_branch(plan.session)
+    beside = commits.publish(plan, commit, own, may_write)
+    if isinstance(beside, Moved):
+        return Rejected(beside.reason)
+    return Applied(f"{beside.value} {own.branch} {pushed.at or ''}".rstrip()) if isinstance(beside, Applied) else beside
+
+
+def _why(failure: Failure) -> str:
+    return f"{failure.reason} ({failure.remedy})" if isinstance(failure, Denied) else failure.reason
 
 
 def _changes(announced: Announced, seen: Aside) -> list[Change]:

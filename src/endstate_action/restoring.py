@@ -47,7 +47,7 @@ def unfinished(state: StateDirectory) -> CheckpointKey | None:
         key = CheckpointKey.parse(shown["key"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         key = None
     if key is None:
         raise StateError(
@@ -56,6 +56,18 @@ def unfinished(state: StateDirectory) -> CheckpointKey | None:
             hint="Delete the state directory and run again with the same store: the newest checkpoint is restored.",
         )
     return key
+
+
+def refuse_unfinished(state: StateDirectory) -> None:
+    """Raises: StateError: a restore was killed here, so that neither side is to be gone on with."""
+    target = unfinished(state)
+    if target is not None:
+        raise StateError(
+            f"A restore of session {target.lineage} did not finish here, so this workspace is neither its nor "
+            "yours. Nothing was run.",
+            hint=f"`endstate run --resume --session {target.lineage} --store …`, with the store it came from, "
+            "finishes it; what was here before is kept.",
+        )
 
 
 def restore(opened: Opened, place: Workplace, sessions: SessionStore, fetch_base: Callable[[str], None]) -> Arrived:

@@ -87,6 +87,8 @@ class Ports:
     clock: Callable[[], float] = time.time
     tools: Callable[[list[Tool]], list[Tool]] = lambda tools: tools
     """Changes the tools before they are offered; for tests that kill inside one."""
+    newer_attempt: Callable[[], int | None] = lambda: None
+    """A second fence: the number of a run attempt after this one, if there is one."""
     more_tools: Callable[[], list[Tool]] = list
     """Those that belong to where the run was asked for; offered where the configuration names them."""
     process: Callable[[], Mapping[str, Any]] = identity
@@ -401,7 +403,8 @@ class _Story:
             clear()
             self._put_back_after_reboot(session.state, process, observer)
 
-        if not session.state.attempts or (session.state.is_finished and self.settings.prompt is not None):
+        is_asked_anew = self.settings.prompt is not None and not session.state.knows_prompt(self.prompt_id or "")
+        if not session.state.attempts or (session.state.is_finished and is_asked_anew):
             clear()
             keep_baseline(self.state.baseline(session.id), observer.now())
         interrupts = Interrupts()
@@ -434,6 +437,9 @@ class _Story:
             prompt = self.settings.prompt
             try:
                 result = loop.resume() if prompt is None else loop.run(prompt, prompt_id=self.prompt_id)
+                interrupts.time_is_told()
+                if shipper and result.reason == FINISHED_BEFORE:
+                    shipper.begin()  # no step of this attempt has asked for it
                 finishing = Finishing(session, result, place, chosen, shipper, found.restored, secrets)
                 announced = self.ports.finish(finishing)
             except Superseded:
@@ -563,7 +569,7 @@ class _Story:
         return Shipper(
             uploader,
             depot.store.name,
-            lambda: successor.superseded_by(epoch),
+            lambda: successor.superseded_by(epoch) or self.ports.newer_attempt(),
             is_required=self.settings.require_durable,
             is_chosen=depot.is_chosen,
             tell=self.ports.emit,

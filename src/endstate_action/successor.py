@@ -12,7 +12,7 @@ from typing import Any
 
 from endstate_action.durable import Depot, Line, NoDepot
 from endstate_action.errors import InputError, Mismatch, ProviderUnavailable, StateError, UnknownSession
-from endstate_action.restoring import Arrived, restore, unfinished
+from endstate_action.restoring import Arrived, refuse_unfinished, restore, unfinished
 from endstate_action.state.checkpoint.choose import (
     AlreadyDone,
     Choice,
@@ -141,10 +141,12 @@ class Successor:
                 return Found(arrived, manifest, manifest.about.session, None, effects_before, _told(aside))
             case AlreadyDone(key):
                 return Found(session=looked.opened[key].manifest.about.session, done=looked.opened[key])
-            case UseLocal(aside):
-                return Found(session=local, effects_before=effects_before, set_aside=_told(aside))
             case _:
-                return Found(effects_before=effects_before)
+                # Only another restore makes a workspace whole in which one was killed.
+                refuse_unfinished(self.place({}).state)
+        if isinstance(chosen, UseLocal):
+            return Found(session=local, effects_before=effects_before, set_aside=_told(chosen.set_aside))
+        return Found(effects_before=effects_before)
 
     def _local(self, session: str | None) -> Local | None:
         """The session on this machine; None where it cannot be gone on with."""

@@ -23,10 +23,10 @@ from endstate_action.system.git_call import GitError
 
 @dataclass(frozen=True, slots=True)
 class Trusted:
-    """Reads commits of the repository at `workspace`. Without a repository there is nothing to trust."""
+    """Reads commits of the repository at `workspace`."""
 
     workspace: Path
-    repository: git.Repository | None
+    repository: git.Repository
     scratch: Path
     environ: Mapping[str, str]
     git_extra: Mapping[str, str]
@@ -34,7 +34,7 @@ class Trusted:
     @classmethod
     @contextmanager
     def of(cls, workspace: Path, environ: Mapping[str, str], git_extra: Mapping[str, str]) -> Iterator[Trusted]:
-        """Raises: InputError: the checkout cannot be read."""
+        """Raises: InputError: there is no checkout, or it cannot be read. Without one there is nothing to trust."""
         with TemporaryDirectory(prefix="endstate-trusted-") as scratch:
             if not workspace.is_dir():
                 raise InputError(
@@ -45,6 +45,11 @@ class Trusted:
                 found = git.discover(workspace, environ, Path(scratch))
             except GitError as error:
                 raise InputError(f"Git cannot read the checkout: {error} Nothing was run.") from error
+            if found is None:
+                raise InputError(
+                    f"{workspace} is no git checkout, or git is not installed; nothing was run and nothing was spent.",
+                    hint="Check the repository out before this step, with actions/checkout, in a job that has git.",
+                )
             yield cls(workspace, found, Path(scratch), environ, git_extra)
 
     def bring(self, commit: str) -> None:
@@ -54,7 +59,7 @@ class Trusted:
             InputError: it is not to be had; nothing was run, since the project's own rules are in it.
         """
         repository = self.repository
-        if repository is None or not commit or repository.full_id(commit) is not None:
+        if not commit or repository.full_id(commit) is not None:
             return
         url = repository.remote_url()
         said = "the checkout has no remote named origin"
@@ -74,13 +79,13 @@ class Trusted:
 
     def read(self, commit: str, name: str) -> bytes | None:
         """A file as the commit has it; None where it has none. Links are not followed."""
-        if self.repository is None or not commit:
+        if not commit:
             return None
         return self.repository.read_at(commit, name)
 
     def diff_stat(self, commit: str) -> str:
         """What changed from the commit to HEAD, in git's words; empty where that cannot be told."""
-        if self.repository is None or not commit:
+        if not commit:
             return ""
         try:
             return self.repository.diff_stat(commit)
@@ -89,4 +94,4 @@ class Trusted:
 
     def head(self) -> str | None:
         """The commit that is checked out."""
-        return self.repository.head().commit if self.repository else None
+        return self.repository.head().commit

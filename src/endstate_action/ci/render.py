@@ -150,6 +150,14 @@ def working(now: Working, owner: str, earlier: Sequence[str] = ()) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def ended(now: Working, owner: str, conclusion: str, reason: str, earlier: Sequence[str] = ()) -> str:
+    """The comment of a run that was cut short before it had a result."""
+    marker = Marker(owner, now.session, now.task, now.effects, conclusion)  # type: ignore[arg-type]  # `State`
+    first = f"**{_DONE[conclusion]} {_count(now.step, 'step')}.** {plain(reason, 400)}"
+    parts = [f"{marker.line()}\n{first}", _WHAT_NOW[conclusion], f"{link('Open the run', now.run_url)}."]
+    return "\n\n".join([*parts, *_folded_earlier(earlier)]) + "\n"
+
+
 def earlier_of(body: str, session: str, task: int) -> tuple[str, ...]:
     """What of a comment of ours the next one keeps, a line each: its result, unless it is of the same task, and
     what it kept itself.
@@ -161,7 +169,8 @@ def earlier_of(body: str, session: str, task: int) -> tuple[str, ...]:
         return ()
     lines = body.replace("\r\n", "\n").split("\n")
     kept = _listed_earlier(lines)
-    if (marker.session, marker.task) != (session, task):
+    # A run that had not ended did not know which task it would be.
+    if marker.session != session or (marker.task != task and marker.state != "working"):
         kept = [_as_earlier(marker, lines), *kept]
     return tuple(kept_line(line, _EARLIER_UNITS) for line in kept[:_MOST_EARLIER])
 

@@ -69,6 +69,7 @@ class _Begun:
 
     session: str | None = None
     attempt: int = 0
+    is_running: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {} if self.session is None else {"session-id": self.session, "attempt": self.attempt}
@@ -298,7 +299,9 @@ def run(
         )
     lines = _Lines(settings.store)
     ports = Ports(environ, lambda name, chosen: _provider(name, chosen.base_url, script, environ), lines.event, _say)
+    _begun.is_running = True
     report = run_story(settings, Choice(session, lock_timeout), ports)
+    _begun.is_running = False
     _show(report, as_json)
     return CONCLUSIONS[report.result.conclusion]
 
@@ -850,12 +853,19 @@ def _unwritten(error: OSError) -> int:
 
 
 def _say(text: str) -> None:
-    """One line for people, on standard error; a reader that is gone does not stop the run."""
+    """One line for people, on standard error; a reader that is gone costs nothing that was recorded."""
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
     except OSError:
         _discard(2)
+        hang_up()
+
+
+def hang_up() -> None:
+    """Nobody reads any more what a run says: as when a terminal is closed, it ends where it can be gone on with."""
+    if _begun.is_running and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.raise_signal(signal.SIGHUP)
 
 
 def _say_lines(text: str) -> None:

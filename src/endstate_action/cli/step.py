@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from endstate_action.cli import _clean_environment, _located, _provider, _put, _say, cli, printable
+from endstate_action.cli import (
+    _begun,
+    _clean_environment,
+    _discard,
+    _located,
+    _provider,
+    _put,
+    _say,
+    cli,
+    hang_up,
+    printable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,10 +45,19 @@ def action() -> int:
     def provider(name: str, chosen: Settings) -> Any:
         return _provider(name, chosen.base_url, None, environ)
 
+    def write(line: str) -> None:
+        try:
+            sys.stdout.write(line.encode("utf-8", "backslashreplace").decode() + "\n")
+            sys.stdout.flush()
+        except OSError:
+            _discard(1)
+            hang_up()
+
     def story() -> int:
         from endstate_action.action import Step
 
-        return Step(environ, provider, _put).run()
+        _begun.is_running = True
+        return Step(environ, provider, write).run()
 
     def tell(name: str, again: bool) -> None:
         what = "It is started again on this machine" if again else "It is not started again"

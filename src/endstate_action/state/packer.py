@@ -7,6 +7,7 @@ from collections.abc import Callable
 from endstate_action.errors import StateError
 from endstate_action.state.snapshot.compare import load
 from endstate_action.state.snapshot.git_listing import load as load_listing
+from endstate_action.state.snapshot.nearby import Nearby
 from endstate_action.state.snapshot.objects import ObjectStore
 from endstate_action.state.snapshot.pack import pack
 from endstate_action.system.names import display, short
@@ -23,6 +24,7 @@ class Packer:
     def __init__(self, open_store: Callable[[], ObjectStore], base: str | None, secrets: Secrets) -> None:
         self._open_store = open_store
         self._store: ObjectStore | None = None
+        self._nearby: Nearby | None = None
         self._base = base
         self._secrets = secrets
         self._clean: set[str] = set()
@@ -34,7 +36,8 @@ class Packer:
             store = self._store = self._store or self._open_store()
             git = load(store, root).git
             tips = load_listing(store, git).ids if git else set[str]()
-            self._last = (root, pack(store, root, tips - store.missing(tips), self._base, self._look))
+            nearby = self._nearby = self._nearby or Nearby(store)
+            self._last = (root, pack(store, root, tips - store.missing(tips), self._base, self._look, nearby))
         return self._last[1]
 
     def _look(self, name: str, path: bytes) -> None:

@@ -83,6 +83,13 @@ class Interrupts:
         if self._pending is not None:
             raise self._pending
 
+    def time_is_told(self) -> None:
+        """The end of the time has been dealt with; what is left to do (to announce it) has a time of its own."""
+        if isinstance(self._pending, TimeIsUp):
+            self._pending = None
+        if threading.current_thread() is threading.main_thread():
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         self._arrived(
