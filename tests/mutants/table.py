@@ -6,7 +6,7 @@ the source; at least one of the named tests must then fail (`python -m tests.mut
 
 from __future__ import annotations
 
-from tests.mutants import checkpoints, github, packaging, stores
+from tests.mutants import checkpoints, github, packaging, stores, watching
 from tests.mutants.row import Mutant as Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -1161,4 +1161,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *checkpoints.ROWS,
     *github.ROWS,
     *packaging.ROWS,
+    *watching.ROWS,
 )

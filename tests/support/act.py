@@ -11,12 +11,15 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -25,6 +28,10 @@ from tests.support.github_script import NODE, prepare_step, write_action
 ACT = shutil.which("act", path=os.path.dirname(sys.executable)) or shutil.which("act")
 MISSING = "there is no act here" if ACT is None else "there is no node here" if NODE is None else ""
 ACTION = "org/endstate-action@v1"
+CHECKOUT = f"actions/checkout@{'0' * 40}"
+Victim = Literal["agent", "act", "both"]
+GONE_S = 30.0
+"""Whoever is to be gone is gone long before; it only keeps a test from hanging for ever."""
 
 # What `actions/checkout` does where it leaves no credentials. (act has its own, for the commit that it stands on.)
 _CHECKOUT = {
@@ -106,8 +113,56 @@ class Act:
         self, event: str, payload: Mapping[str, Any], *, secrets: Mapping[str, str] | None = None, **env: str
     ) -> Ran:
         process = self.start(event, payload, secrets=secrets, **env)
-        log, _ = process.communicate(timeout=110)
+        return self.end(process)
+
+    def end(self, process: subprocess.Popen[str], timeout_s: float = 110) -> Ran:
+        """What became of a run. However it ended, nobody of it is left behind."""
+        try:
+            log, _ = process.communicate(timeout=timeout_s)
+        finally:
+            self.kill(process, "both")
         return Ran(process.returncode, log)
+
+    def agents(self) -> dict[int, int]:
+        """Our command's processes on this machine, each with its parent."""
+        return _agents_below(self.where / "home")
+
+    def kill(self, process: subprocess.Popen[str], victim: Victim) -> None:
+        """End one or both with no notice. With act its terminal is gone, of which whoever it started hears at once."""
+        if victim != "agent":
+            process.kill()
+        agents = self.agents() if victim != "act" else {}
+        for pid in sorted(agents, key=lambda pid: agents[pid] in agents):  # a parent before the child that it would miss
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def lose(self, process: subprocess.Popen[str], victim: Victim) -> Ran:
+        """Kill, and take the machine away."""
+        self.kill(process, victim)
+        return self.lost(process)
+
+    def lost(self, process: subprocess.Popen[str]) -> Ran:
+        """Wait until all of a run is over, and take its machine away: nothing but the tool cache outlives it."""
+        log, _ = process.communicate(timeout=GONE_S)
+        until = time.monotonic() + GONE_S
+        while self.agents():
+            assert time.monotonic() < until, f"they outlive act: {self.agents()}"
+            time.sleep(0.01)
+        for path in (self.where / "home" / "cache" / "act").glob("*"):
+            if path.name != "tool_cache":
+                shutil.rmtree(path, ignore_errors=True)
+        return Ran(process.returncode, log)
+
+
+def _agents_below(place: Path) -> dict[int, int]:
+    """Whoever runs our package with a Python from below that place: others on the machine are none of our business."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):
+            words = (path / "cmdline").read_bytes().split(b"\0")  # nothing, once it is dead and nobody has asked
+            if place in Path(os.fsdecode(words[0])).parents and b"endstate_action" in words:
+                found[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+    return found
 
 
 def repository(where: Path, event: str, steps: list[dict[str, Any]], **job: Any) -> Path:

@@ -44,6 +44,7 @@ from endstate_action.cli import CONCLUSIONS
 from endstate_action.config import parse_settings
 from endstate_action.errors import EndstateError
 from endstate_action.run import Choice, Ports, run
+from endstate_action.shipper import Shipper
 from endstate_action.state.records import Finished, Record
 from endstate_action.state.session import Session
 from endstate_action.state.stores.base import Denied, Exists, Put, RateLimited, StoreUnreadable, Unavailable
@@ -139,7 +140,7 @@ class Points:
             return
         if self._changed:
             self.count += 1
-            self._side.write("points", n=self.count, kind=kind, what=what)
+            self._side.write("points", n=self.count, kind=kind, what=what, at=time.monotonic())
             if self.count == self._job.kill_at:
                 os.kill(os.getpid(), self._job.signal)
             if self._job.again and self.count == self._job.kill_at + 1:
@@ -246,7 +247,7 @@ def _tap_store(job: Job, side: Side) -> None:
 
     def tapped_get(self: DirectoryStore, key: str, **more: Any) -> bytes | None:
         fault, data = _readable(faults("get")), get(self, key, **more)
-        other = key if fault is not Fault.SWAPPED else next(k for k in keys(self, key[:-18], **more) if k != key)
+        other = key if fault is not Fault.SWAPPED else next(k for k in keys(self, key[:-17], **more) if k != key)
         match fault:
             case Fault.GONE:
                 return None
@@ -314,6 +315,7 @@ def _readable(fault: Fault | None) -> Fault | None:
 def _be_impatient(seconds: float) -> None:
     for name in ("BARRIER_S", "FIRST_S", "LAST_S"):
         vars(shipper)[name] = seconds
+    Shipper.end.__defaults__ = (seconds,)
     vars(successor)["claim"] = partial(successor.claim, deadline_s=seconds)
 
 

@@ -28,6 +28,8 @@ from tests.support.scenarios import Script, reply, script
 
 STATE_KEY = "a-secret-that-outlives-the-job"
 UNUSABLE = 12
+OUTSIDE = ("bash", "publish", "send")
+"""Tools whose effects reach outside the workspace; there is no sandbox here."""
 
 
 def outside(folder: Path) -> Script:
@@ -158,9 +160,11 @@ class LostTrial(Trial):
         """What was done outside had left its start in the store; anything else may have been lost with its machine."""
         ran = Counter(self._executed())
         assert all(times == 1 for times in ran.values()), "a call ran twice in one attempt"
+        tools = {place: request.call.name for place, request in state.requested.items()}
         for epoch, place in ran:
-            if state.started[place][0].effect.is_outside:
-                assert epoch in {s.epoch for s in state.started[place]}, f"call {place} ran before its start was shipped"
+            if tools[place] in OUTSIDE:
+                starts = {s.epoch for s in state.started.get(place, ())}
+                assert epoch in starts, f"call {place} ran before its start was shipped"
             assert epoch <= state.finished[place].epoch, f"call {place} ran after it was finished"
 
     def _check_requests(self, state: State) -> None:

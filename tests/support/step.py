@@ -16,7 +16,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +24,8 @@ from typing import Any
 
 from tests.support.cache_rules import make_token
 from tests.support.cache_server import CacheServer
-from tests.support.github_server import GitHubServer, bare_repository
-from tests.support.messages_api import MessagesApi
+from tests.support.github_server import GitHubServer, HungUp, bare_repository
+from tests.support.messages_api import MessagesApi, Script
 from tests.support.payloads import payload
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +39,10 @@ class Ran:
     outputs: Mapping[str, str]
     summary: str
     workspace: Path
+
+    @property
+    def conclusion(self) -> str | None:
+        return self.outputs.get("conclusion")
 
     @property
     def annotations(self) -> list[str]:
@@ -57,9 +61,48 @@ class Job:
     environ: dict[str, str] = field(default_factory=dict)
     event_name: str = "pull_request"
     event: dict[str, Any] = field(default_factory=dict)
-    checkout: str = "change"
-    """The branch or commit that the checkout step takes."""
+    commit: str = ""
+    """GITHUB_SHA; a re-run keeps it, whatever is pushed."""
+    checkout: str | None = None
+    """What the checkout step takes, that commit by default; `""`: there is no such step."""
+    module: str = "endstate_action"
+    """The command; `tests.support.no_sandbox` is the same on a machine without bubblewrap."""
     machines: int = 0
+    process: subprocess.Popen[str] | None = None
+    """The newest attempt's."""
+    on_request: Callable[[int], None] = lambda number: None
+    """Called with the number of each request to the model, from 1, before it is answered."""
+
+    def happen(self, situation: str, **told: Any) -> dict[str, Any]:
+        """Another event starts the run: its payload, of the shape that GitHub sends, made to tell of this repository.
+
+        `told` replaces parts of it. The new payload is returned, to be changed further.
+        """
+        event = payload(situation)
+        self.event_name, self.event = situation.partition(".")[0], event
+        event["repository"] |= self._repository
+        for subject in (event, event.get("issue"), event.get("pull_request")):
+            if subject and "number" in subject:
+                subject["number"] = self.github.number
+        if "pull_request" in event:
+            self._adapt(event["pull_request"])
+        else:
+            self.commit = self.github.tip("main") or ""
+            self.environ["GITHUB_REF"] = "refs/heads/main"
+        event |= told
+        self.environ["GITHUB_ACTOR"] = event["sender"]["login"] if "sender" in event else "alice"
+        return event
+
+    @property
+    def _repository(self) -> dict[str, Any]:
+        return {"id": 1, "full_name": self.github.name, "default_branch": "main", "fork": False}
+
+    def _adapt(self, pull: dict[str, Any]) -> None:
+        is_fork = pull["head"]["repo"] is None or pull["head"]["repo"]["full_name"] != pull["base"]["repo"]["full_name"]
+        pull["head"] |= {"sha": self.commit, "ref": "change"}
+        pull["base"] |= {"sha": self.github.tip("main"), "ref": "main", "repo": self._repository}
+        if not is_fork:
+            pull["head"]["repo"] = self._repository
 
     def begin(self, run_attempt: int, **inputs: str) -> tuple[subprocess.Popen[str], Path]:
         """Start the step on a fresh machine; its machine's directory comes with it."""
@@ -69,7 +112,16 @@ class Job:
         for place in (temp, home):
             place.mkdir(parents=True)
         source = f"file://{self.github.git_dir}"
-        subprocess.run(["git", "clone", "-q", "--depth=1", f"--branch={self.checkout}", source, workspace], check=True)
+        workspace.mkdir()
+        commit = self.commit if self.checkout is None else self.checkout
+        if commit:
+            for words in (
+                ("init", "-q"),
+                ("remote", "add", "origin", source),
+                ("fetch", "-q", "--depth=1", "origin", commit),
+                ("checkout", "-q", "--detach", commit),
+            ):
+                subprocess.run(["git", *words], cwd=workspace, check=True)
         event = machine / "event.json"
         event.write_text(json.dumps(self.event))
         for name in ("output", "summary", "env", "path", "state"):
@@ -89,7 +141,7 @@ class Job:
             "GITHUB_WORKFLOW_REF": f"{self.github.name}/.github/workflows/agent.yml@refs/pull/7/merge",
             "GITHUB_JOB": "agent",
             "GITHUB_ACTION": "__org_endstate-action",
-            "GITHUB_SHA": self.github.head_sha,
+            "GITHUB_SHA": self.commit,
             "GITHUB_REF": "refs/pull/7/merge",
             "GITHUB_SERVER_URL": "https://github.com",
             "GITHUB_API_URL": self.github.url,
@@ -110,14 +162,35 @@ class Job:
             **self.environ,
         }
         process = subprocess.Popen(
-            [sys.executable, "-m", "endstate_action", "action"],
+            [sys.executable, "-m", self.module, "action"],
             cwd=machine,
-            env={**environ, "PYTHONPATH": str(ROOT / "src")},
+            env={**environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self.process = process
         return process, machine
+
+    def kill(self) -> None:
+        """End the newest attempt as a lost machine does; waits until it is gone."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def kill_at_request(self, number: int) -> None:
+        """Lose the machine while it waits for the model's answer to the request with this number."""
+        self.on_request = lambda sent: self.kill() if sent == number else None
+
+    def kill_at(self, operation: str, at: int = 1, *, is_applied: bool) -> None:
+        """Lose the machine at the `at`th request for `operation` from now on, applied or not; `*` is of any kind."""
+
+        def lose() -> None:
+            self.kill()
+            if not is_applied:
+                raise HungUp
+
+        self.github.fault(operation, "meanwhile", at=at, act=lose)
 
     def attempt(self, run_attempt: int = 1, **inputs: str) -> Ran:
         process, machine = self.begin(run_attempt, **inputs)
@@ -141,23 +214,25 @@ def outputs_of(text: str) -> dict[str, str]:
     return {name: value for name, _, value in entries}
 
 
+def turns(*replies: Script) -> Callable[[dict[str, Any], int], Script]:
+    """A model that answers each turn of the conversation in one way, however often it is asked."""
+    return lambda body, _: replies[(len(body["messages"]) - 1) // 2]
+
+
 @contextmanager
 def stage(folder: Path, replies: Any, files: Mapping[str, str] | None = None) -> Iterator[Job]:
     """Everything that a step speaks to, up until the block ends. The pull request changes one file."""
+    jobs: list[Job] = []
     bare = bare_repository(folder, {**FILES, **(files or {})})
     with (
         GitHubServer(bare) as github,
         CacheServer() as cache,
-        MessagesApi(replies) as api,
+        MessagesApi(replies, on_request=lambda body: jobs[0].on_request(len(jobs[0].api.requests))) as api,
     ):
         github.push("change", {"feature.txt": "new\n"})
         github.head_sha = github.tip("change") or ""
-        event = payload("pull_request.opened")
-        pull = event["pull_request"]
-        repo = {"id": 1, "full_name": github.name, "default_branch": "main", "fork": False}
-        pull["number"] = event["number"] = github.number
-        pull["head"] |= {"sha": github.head_sha, "ref": "change", "repo": repo}
-        pull["base"] |= {"sha": github.tip("main"), "ref": "main", "repo": repo}
-        pull["user"]["login"], event["sender"]["login"] = "alice", "alice"
-        event["repository"] |= repo
-        yield Job(folder, github, cache, api, inputs={"prompt": "Raise the version."}, event=event)
+        job = Job(folder, github, cache, api, inputs={"prompt": "Raise the version."}, commit=github.head_sha)
+        jobs.append(job)
+        event = job.happen("pull_request.opened")
+        event["pull_request"]["user"]["login"] = event["sender"]["login"] = job.environ["GITHUB_ACTOR"] = "alice"
+        yield job

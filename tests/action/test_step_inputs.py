@@ -1,0 +1,156 @@
+"""A mistake in the inputs, a permission, the event: one annotation, no model call, nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.messages_api import Refusal, answer
+from tests.support.step import Job, Ran, stage
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    with stage(tmp_path, [answer("Done.")]) as job:
+        yield job
+
+
+def refused(job: Job, ran: Ran, *words: str, level: str = "error") -> None:
+    """It ended before anything was spent or written, and says why in one annotation."""
+    assert ran.code == (0 if level == "notice" else 2), ran.log
+    assert ran.conclusion == ("skipped" if level == "notice" else "failed")
+    assert len(ran.annotations) == 1, ran.log
+    assert ran.annotations[0].startswith(f"::{level} ")
+    for word in words:
+        assert word in ran.annotations[0], ran.annotations[0]
+    assert "Traceback" not in ran.log
+    assert (job.api.requests, job.api.refused, job.github.comments) == ([], [], [])
+    assert not [name for name in job.cache.stored if "claim" not in name], job.cache.stored
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("resume", "maybe"),
+        ("commit", "push"),
+        ("comment", "on"),
+        ("job-summary", "yes"),
+        ("required-permission", "read"),
+        ("allowed-bots", "*"),
+        ("allow-forks", "sure"),
+        ("trigger-phrase", " /x"),
+        ("on-mismatch", "ignore"),
+        ("max-steps", "0"),
+        ("max-cost-usd", "lots"),
+        ("max-minutes", "0.5"),
+        ("max-resumes", "-1"),
+        ("sandbox", "perhaps"),
+        ("network", "yes please"),
+        ("store", "ftp://x"),
+        ("require-durable", "1"),
+        ("provider", "nobody"),
+        ("session-key", "a\nb"),
+        ("matrix", "not JSON"),
+        ("base-url", "nowhere"),
+        ("state-dir", "../out"),
+    ],
+)
+def test_an_unknown_value_is_named_before_anything_is_spent(job: Job, name: str, value: str) -> None:
+    refused(job, job.attempt(**{name: value}), name)
+
+
+def test_both_prompts_are_one_too_many(job: Job) -> None:
+    refused(job, job.attempt(**{"prompt-file": "README.md"}), "prompt", "prompt-file")
+
+
+def test_without_a_prompt_nothing_begins(job: Job) -> None:
+    refused(job, job.attempt(prompt=""), "There is no prompt")
+
+
+def test_a_prompt_file_that_is_not_at_the_trusted_commit_is_missing(job: Job) -> None:
+    """The pull request adds feature.txt; what it brings is no instruction."""
+    refused(job, job.attempt(**{"prompt": "", "prompt-file": "feature.txt"}), "prompt-file", "feature.txt")
+
+
+def test_without_a_key_nothing_begins(job: Job) -> None:
+    refused(job, job.attempt(**{"anthropic-api-key": ""}), "anthropic-api-key")
+
+
+def test_without_a_token_nothing_begins(job: Job) -> None:
+    refused(job, job.attempt(**{"github-token": ""}), "github-token")
+
+
+def test_an_expired_token_is_told_as_such(job: Job) -> None:
+    ran = job.attempt(**{"github-token": "ghs_another"})
+    refused(job, ran, "nothing was run")
+    assert "ghs_another" not in ran.log
+
+
+def test_without_a_workspace_it_is_no_step(job: Job) -> None:
+    job.environ["GITHUB_WORKSPACE"] = ""
+    refused(job, job.attempt(), "GITHUB_WORKSPACE")
+
+
+@pytest.mark.parametrize("name", ["GITHUB_EVENT_PATH", "GITHUB_REPOSITORY", "GITHUB_RUN_ID", "GITHUB_ACTOR"])
+def test_a_variable_of_the_runner_that_is_missing_is_named(job: Job, name: str) -> None:
+    job.environ[name] = ""
+    refused(job, job.attempt(), name)
+
+
+def test_a_job_without_a_checkout_is_told_to_check_out(job: Job) -> None:
+    job.checkout = ""
+    refused(job, job.attempt(), "actions/checkout")
+
+
+def test_a_working_directory_that_is_not_there_is_named(job: Job) -> None:
+    refused(job, job.attempt(**{"working-directory": "nowhere"}), "working-directory", "nowhere")
+
+
+def test_a_missing_permission_to_comment_ends_there_with_the_lines_to_paste(job: Job) -> None:
+    job.github.fault("comment.create", "403")
+    refused(job, job.attempt(), "comment: sticky", "pull-requests: write", "new run")
+
+
+def test_a_missing_permission_to_write_contents_ends_there_with_the_lines_to_paste(job: Job) -> None:
+    job.github.fault("blob.create", "403")
+    refused(job, job.attempt(commit="branch"), "commit: branch", "contents: write", "new run")
+
+
+def test_the_head_must_be_checked_out_to_be_committed_to(job: Job) -> None:
+    job.checkout = job.github.tip("main")
+    refused(job, job.attempt(commit="pr-head"), "ref: ${{ github.event.pull_request.head.sha }}")
+
+
+def test_an_unreadable_configuration_leaves_no_comment(tmp_path: Path) -> None:
+    with stage(tmp_path, [answer("Done.")], {".github/endstate.yml": "polizy: {}\n"}) as job:
+        refused(job, job.attempt(), "polizy")
+
+
+def test_a_sandbox_that_is_required_and_not_there_ends_it(job: Job) -> None:
+    job.module = "tests.support.no_sandbox"
+    refused(job, job.attempt(sandbox="required"), "sandbox")
+
+
+def test_a_limit_that_cannot_be_kept_is_refused(job: Job) -> None:
+    refused(job, job.attempt(**{"model": "claude-unknown-9", "max-cost-usd": "3"}), "max-cost-usd", "claude-unknown-9")
+
+
+def test_what_cannot_be_made_durable_is_refused_where_that_is_required(job: Job) -> None:
+    job.environ["ACTIONS_RUNTIME_TOKEN"] = ""
+    refused(job, job.attempt(**{"require-durable": "true"}), "Checkpoints cannot leave this machine")
+
+
+def test_a_model_that_nobody_knows_ends_as_failed_and_the_comment_says_so(tmp_path: Path) -> None:
+    """Only asking can tell, so this one is asked once; the comment does not go on saying that the run works."""
+    with stage(tmp_path, [Refusal(404, "model: claude-nope", "not_found_error")]) as job:
+        ran = job.attempt(model="claude-nope")
+        assert (ran.code, ran.conclusion) == (2, "failed"), ran.log
+        assert len(ran.annotations) <= 3
+        assert "claude-nope" in ran.log
+        (comment,) = job.github.comments
+        assert '"state":"failed"' in comment["body"]
+        assert "Failed after" in comment["body"]
