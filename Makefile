@@ -46,6 +46,10 @@ fix: $(ENV)
 # Keeps what is locked unless a bound in pyproject.toml says otherwise; `make lock UPGRADE=--upgrade` moves all.
 lock: $(ENV)
 	@$(LOCK) --output-file requirements.lock
+	@# What the extra takes beside them, for the action, which installs it where such a store is named.
+	@$(LOCK) --extra objectstore --constraint requirements.lock --no-emit-package endstate-action \
+		$(shell sed -n 's/^\([a-z0-9-]*\)==.*/--no-emit-package \1/p' requirements.lock) \
+		--output-file requirements-objectstore.lock
 	@$(LOCK) --group dev --constraint requirements.lock --output-file requirements-dev.lock
 
 $(ENV): requirements-dev.lock

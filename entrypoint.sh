@@ -122,7 +122,7 @@ def add(data):
     digest.update(len(data).to_bytes(8, "big") + data)
 for fact in (sys.version, sysconfig.get_config_var("SOABI"), sysconfig.get_platform(), python):
     add(str(fact).encode())
-paths = [os.path.join(here, "requirements.lock")]
+paths = [os.path.join(here, name) for name in sys.argv[2].split()]
 for folder, folders, names in os.walk(os.path.join(here, "src", "endstate_action")):
     folders[:] = sorted(name for name in folders if name != "__pycache__")
     paths += [os.path.join(folder, name) for name in sorted(names)]
@@ -138,7 +138,7 @@ python='' key='' too_old=''
 usable() { # usable CANDIDATE: sets python and key
     command -v "$1" >/dev/null 2>&1 || return 1
     code=0
-    facts=$("$1" -I -S -c "$probe" "$here" 2>/dev/null) || code=$?
+    facts=$("$1" -I -S -c "$probe" "$here" "$locks" 2>/dev/null) || code=$?
     case $code in
     0) key=${facts%% *} python=${facts#* } ;;
     9) too_old="$too_old${too_old:+, }$facts ($1)" ;;
@@ -203,26 +203,28 @@ index_options() {
 }
 
 # Runs in the background only, where `exec` makes pip the child that a signal ends.
-pip_install() { # pip_install PYTHON [OPTION ...]
-    with=$1
-    shift
+pip_install() { # pip_install PYTHON INTO -r FILE ...
+    with=$1 into=$2
+    shift 2
     exec "$with" -I -m pip --isolated --no-input --disable-pip-version-check --retries 2 --timeout 15 \
-        ${PIP_CERT:+--cert "$PIP_CERT"} ${PIP_CLIENT_CERT:+--client-cert "$PIP_CLIENT_CERT"} "$@" \
-        install --quiet --no-compile --no-deps --require-hashes -r /dev/stdin -r "$here/requirements.lock" <<END
+        ${PIP_CERT:+--cert "$PIP_CERT"} ${PIP_CLIENT_CERT:+--client-cert "$PIP_CLIENT_CERT"} ${into:+--python "$into"} \
+        install --quiet --no-compile --no-deps --require-hashes -r /dev/stdin "$@" <<END
 $(index_options)
 END
 }
 
 # uv for its speed; pip where it is not, or where it is set up for this network and uv is not.
 install_packages() {
+    set --
+    for lock in $locks; do set -- "$@" -r "$here/$lock"; done
     if command -v uv >/dev/null 2>&1; then
         if patiently uv --no-config pip install --quiet --no-deps --require-hashes --python "$made/bin/python" \
-            -r "$here/requirements.lock"; then return; fi
+            "$@"; then return; fi
     fi
     if "$python" -I -c 'import pip' 2>/dev/null; then
-        patiently pip_install "$python" --python "$made/bin/python"
+        patiently pip_install "$python" "$made/bin/python" "$@"
     elif "$python" -I -S -c 'import ensurepip' 2>/dev/null; then
-        patiently "$made/bin/python" -I -m ensurepip && patiently pip_install "$made/bin/python"
+        patiently "$made/bin/python" -I -m ensurepip && patiently pip_install "$made/bin/python" '' "$@"
     else
         fail "There is neither uv nor pip nor ensurepip for $python to install packages with." \
             "Install uv or pip (Debian: python3-venv) on the runner, or add a step with actions/setup-python before this one."
@@ -269,6 +271,9 @@ case $(uname -s) in
 MINGW* | MSYS* | CYGWIN* | Windows*) fail "Windows is not supported." "Use a Linux runner: \`runs-on: ubuntu-latest\`." ;;
 esac
 forget_settings
+# Object stores take a package of 40 MB, which is installed for who names one.
+locks=requirements.lock
+case ${INPUT_STORE-} in s3://* | gs://* | az://*) locks="$locks requirements-objectstore.lock" ;; esac
 # A container shares the tool cache with its host, where the runner is another user.
 folder=endstate-action-$(id -u)
 temp=${RUNNER_TEMP:-${TMPDIR:-/tmp}}

@@ -25,12 +25,20 @@ class Size:
     big_file_mb: int
     peers: int
     """Records that each peer takes; 0: none are installed."""
+    checkpoints: int
+    """Of each session, its first aside."""
+    sessions: tuple[int, ...]
+    """Steps before the first of them."""
+    steps: int
+    """Of the session whose checkpoints are added up."""
+    shell: int
+    """Steps of the runs beside a slow store."""
 
 
 FULL = Size(runs=5, paired=400, growth=10_000, counted=2_000, calls=128, loaded=5_000, files=10_000,
-            big_file_mb=2_048, peers=400)  # fmt: skip
+            big_file_mb=2_048, peers=400, checkpoints=50, sessions=(100, 5_000), steps=1_000, shell=25)  # fmt: skip
 QUICK = Size(runs=3, paired=200, growth=2_000, counted=600, calls=128, loaded=5_000, files=2_000,
-             big_file_mb=256, peers=0)  # fmt: skip
+             big_file_mb=256, peers=0, checkpoints=8, sessions=(100,), steps=100, shell=8)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,48 +6,54 @@ python docs/generate.py --check     name those that are not current; exit code 1
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import click
+import yaml
 
-from endstate_action import errors, run
+from endstate_action import errors
 from endstate_action.agent.providers import scripted
+from endstate_action.ci.conclusions import CONCLUSIONS
+from endstate_action.ci.evidence import schema
 from endstate_action.cli import EXIT_CODES, cli
 from endstate_action.messages import Usage
 from endstate_action.state import records, session
 
-REFERENCE = Path(__file__).parent / "reference"
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "docs" / "reference"
 SOURCE = Path(errors.__file__).parent
 WIDTH = 100
 NOTE = "<!-- Generated from the code by `make docs`; edit docs/generate.py instead. -->"
 
+# Of those that say so, only a step of a workflow has something; `tests/test_docs.py` asks a real run.
+NOT_HERE = "null here, since only a step of a workflow announces"
 OUTPUTS = {
     "conclusion": "`success` or `stopped`; of a failure `interrupted`, `mismatch`, `superseded` or `failed`",
     "reason": "why it stopped; empty on success, or `finished before` where there was nothing to do",
     "session-id": "12 hex digits",
-    "attempt": "number of process lifetimes of this session so far",
+    "attempt": "its number: higher than that of every earlier attempt of this session",
     "resumed": "whether this was not the first",
-    "restored-from": "where the session came from, if not from this machine",
-    "durability": "`local`: recorded on this machine's disk",
-    "sandbox": "`none`: shell calls run as this user",
+    "restored-from": "the name of the checkpoint that was restored; null where none was",
+    "durability": "the store that has the newest checkpoint: `cache`, `dir`, `git-ref`, `s3`, `gs` or `az`; or `none`",
+    "sandbox": "what shell calls ran in: `isolated`, `isolated-no-boundary`, `networked` or `none`",
     "base-tree": "git tree of HEAD when the session began; null in a plain directory",
-    "restored-tree-hash": "the workspace after it was brought here",
+    "restored-tree-hash": "the workspace right after a checkpoint was restored; null where none was",
     "tree-hash": "the workspace at the end: [tree hash](tree-hash.md)",
-    "published-tree-hash": "the tree that a commit of this result would have",
-    "git-tree": "the same as a git tree id",
+    "published-tree-hash": NOT_HERE,
+    "git-tree": NOT_HERE,
     "final-message": "what the agent said last; empty unless it succeeded",
-    "evidence-file": "a report for programs",
-    "patch-file": "the changes as a patch",
+    "evidence-file": NOT_HERE,
+    "patch-file": NOT_HERE,
     "changed-files": "paths that differ from when the task began; null where that is not known",
-    "commit-sha": "abbreviated id of the newest commit made by `git_commit`; null without one",
-    "branch": "the branch that was pushed",
-    "comment-url": "the comment with the result",
+    "commit-sha": "the newest commit made by `git_commit`; null without one",
+    "branch": NOT_HERE,
+    "comment-url": NOT_HERE,
     "steps": "replies of the model for this task, over all attempts",
     "input-tokens": "tokens sent for this task, cached ones included",
     "output-tokens": "tokens received for this task",
@@ -78,9 +84,17 @@ On a resume the provider is the session's own, and configuration and instruction
 | `ANTHROPIC_API_KEY` | the key; wins over a token |
 | `ANTHROPIC_AUTH_TOKEN` | a bearer token in its place |
 | `ANTHROPIC_BASE_URL` | another endpoint; `--base-url` wins over it |
-| `HTTPS_PROXY` `HTTP_PROXY` `ALL_PROXY` `NO_PROXY` | the way to the provider; lower case works too |
+| `ENDSTATE_STATE_KEY` | the secret that seals [checkpoints](../stores.md#the-sealing-key), else the API key does |
+| `GITHUB_TOKEN` `GH_TOKEN` | for `deliver`, and for `verify` where it has to read a comment |
+| `GITHUB_API_URL` | another GitHub for them |
+| `AWS_…` `GOOGLE_…` `AZURE_…` | credentials of [object stores](../stores.md#object-stores) |
+| `HTTPS_PROXY` `HTTP_PROXY` `ALL_PROXY` `NO_PROXY` | the way out; lower case works too |
 | `SSL_CERT_FILE` `SSL_CERT_DIR` | whom to trust on the way |
+| `REQUESTS_CA_BUNDLE` `NODE_EXTRA_CA_CERTS` | the same, for GitHub and the Actions cache only |
 | `ENDSTATE_TRACEBACK` | `1` shows the traceback of an internal error (exit code 3) |
+
+`endstate action` and `endstate rerun-preempted` are for the steps of [the action](action.md); they read the variables \
+that the runner and action.yml set.
 
 The processes that the agent starts never see a credential of ours.
 They get an allow-list of harmless variables, and those that `env` in the configuration names.
@@ -95,6 +109,15 @@ With `--json`, a failure prints an object too: `conclusion`, `error`, `hint`, `e
 
 {table}
 
+## In a workflow
+
+The step fails unless its exit code is 0.
+What the [watcher](../automatic-resume.md) does with a run whose step ended so:
+
+{endings}
+
+## Errors
+
 The library raises the same errors:
 
 ```text
@@ -105,10 +128,44 @@ The library raises the same errors:
 JSON = """\
 # Outputs
 
-What `endstate run --json` prints, one object on one line.
-The names are fixed; those that this release has nothing for are null.
+## Of `endstate run --json`
+
+One object on one line.
 
 {table}
+
+## Of the action
+
+A workflow gets text: what is null above is empty there, and a step that was skipped has a `conclusion` alone.
+What `conclusion` follows from: [exit codes](exit-codes.md#in-a-workflow).
+`session-id`, `attempt`, `resumed` and `restored-from` are written before the first model call, the others \
+when the step ends.
+
+{of_the_action}
+"""
+
+ACTION = """\
+# The action
+
+`uses: org/endstate-action@v1`, in a job on Linux that has checked the repository out.
+A workflow to begin with: [quickstart](../quickstart-action.md).
+An empty input counts as not given; a value that is not allowed ends the step with exit code 2 before anything is spent.
+
+## Inputs
+
+{inputs}
+
+{internal} are filled by action.yml itself, with contexts that a step inside an action does not see everywhere.
+
+## Outputs
+
+See [outputs](outputs.md#of-the-action).
+
+## The watcher
+
+`uses: org/endstate-action/resume@v1`: see [automatic resume](../automatic-resume.md).
+
+{watcher}
 """
 
 STATE = """\
@@ -146,6 +203,9 @@ A newer format is refused; an older one is brought forward in a copy, which then
 | `sessions/` | one file a session, with SQLite's own beside it while it is open |
 | `baseline/` | names and digests of the workspace when a task began, for `changed-files` |
 | `cache/` | what makes a repeated scan fast; may be deleted |
+| `objects/` | snapshots, as plain git objects |
+| `store/` | a bare repository of our own, for the store `git-ref` |
+| `restore.json` | which checkpoint is being restored; only there while one is, or after one was killed |
 | `tmp/` | files on their way into the workspace; emptied by the next run |
 """
 
@@ -175,7 +235,12 @@ def exit_codes_page() -> str:
         shown = " ".join(f"`{name}`" for name in names)
         rows.append((str(code), meaning if is_used else f"{meaning} (nothing ends with it yet)", shown))
     tree = inspect.cleandoc(errors.__doc__ or "").split("\n\n")[1]
-    return EXIT.format(table=_table(("code", "meaning", "errors"), rows), tree=_dedent(tree))
+    endings = [(str(e.exit_code), f"`{e.conclusion}`", f"{e.watcher}, since {e.because}") for e in CONCLUSIONS]
+    return EXIT.format(
+        table=_table(("code", "meaning", "errors"), rows),
+        endings=_table(("code", "`conclusion`", "the watcher"), endings),
+        tree=_dedent(tree),
+    )
 
 
 def _code(value: object) -> int | None:
@@ -190,17 +255,43 @@ def _raised() -> set[str]:
 
 
 def outputs_page() -> str:
-    rows = [(f"`{name}`", OUTPUTS[name] + (" (null in this release)" if empty else "")) for name, empty in _outputs()]
-    return JSON.format(table=_table(("name", "meaning"), rows))
+    rows = [(f"`{name}`", meaning) for name, meaning in OUTPUTS.items()]
+    types = _yaml("action-types.yml")["outputs"]
+    of_the_action = [
+        (f"`{name}`", _allowed(types[name]), told["description"])
+        for name, told in _yaml("action.yml")["outputs"].items()
+    ]
+    return JSON.format(
+        table=_table(("name", "meaning"), rows), of_the_action=_table(("name", "type", "meaning"), of_the_action)
+    )
 
 
-def _outputs() -> Iterator[tuple[str, bool]]:
-    """The outputs' names, and whether the code has nothing but None for them."""
-    tree = ast.parse(inspect.getsource(run.outputs))
-    (made,) = [n.value for n in ast.walk(tree) if isinstance(n, ast.Return) and isinstance(n.value, ast.Dict)]
-    for key, value in zip(made.keys, made.values, strict=True):
-        if isinstance(key, ast.Constant):
-            yield str(key.value), isinstance(value, ast.Constant) and value.value is None
+def action_page() -> str:
+    inputs = _yaml("action.yml")["inputs"]
+    internal = [name for name, told in inputs.items() if told["description"].startswith("Internal: ")]
+    shown = {name: told for name, told in inputs.items() if name not in internal}
+    return ACTION.format(
+        inputs=_inputs(shown, _yaml("action-types.yml")["inputs"]),
+        internal=", ".join(f"`{name}`" for name in internal),
+        watcher=_inputs(_yaml("resume/action.yml")["inputs"], _yaml("resume/action-types.yml")["inputs"]),
+    )
+
+
+def _inputs(inputs: Mapping[str, Any], types: Mapping[str, Any]) -> str:
+    rows = [
+        (f"`{name}`", f"`{told['default']}`" if told["default"] else "", _allowed(types[name]), told["description"])
+        for name, told in inputs.items()
+    ]
+    return _table(("input", "default", "type", "meaning"), rows)
+
+
+def _allowed(told: Mapping[str, Any]) -> str:
+    return " ".join(f"`{value}`" for value in told.get("allowed-values", ())) or str(told["type"])
+
+
+def _yaml(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / name).read_text())
+    return found
 
 
 def state_format_page() -> str:
@@ -237,6 +328,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 MAKERS: dict[str, Callable[[], str]] = {
+    "action.md": action_page,
     "cli.md": cli_page,
     "exit-codes.md": exit_codes_page,
     "outputs.md": outputs_page,
@@ -247,7 +339,8 @@ MAKERS: dict[str, Callable[[], str]] = {
 
 def pages() -> dict[Path, str]:
     """Every generated page, by its file."""
-    return {REFERENCE / name: f"{NOTE}\n{make().rstrip()}\n" for name, make in MAKERS.items()}
+    made = {REFERENCE / name: f"{NOTE}\n{make().rstrip()}\n" for name, make in MAKERS.items()}
+    return made | {REFERENCE / "evidence.schema.json": schema()}
 
 
 def main(option: str) -> int:

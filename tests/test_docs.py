@@ -7,22 +7,31 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
+import yaml
 
-from docs.generate import helps, pages
+from docs.generate import NOT_HERE, OUTPUTS, helps, pages
+from endstate_action import action, deliver, shipper
 from endstate_action.agent import calls, settle, verdict
 from endstate_action.agent.tools import shell
+from endstate_action.ci import evidence, render
 from endstate_action.cli import EXIT_CODES, cli
 from endstate_action.config import DEFAULT_CONFIG, TOOLS, Limits
 from endstate_action.effects import EffectClass
-from endstate_action.state import lock
+from endstate_action.state import lock, seal, uploader
+from endstate_action.state.checkpoint import build, choose, manifest
 from endstate_action.state.records import _CLASSES
+from endstate_action.state.stores import directory, git_ref
 from tests.support.command import endstate, script
+from tests.support.messages_api import answer, call
+from tests.support.step import stage
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -31,11 +40,11 @@ PAGES = [*ROOT.glob("*.md"), *sorted(DOCS.rglob("*.md"))]
 
 NODE = re.compile(r"tests/[\w/]+\.py::\w+")
 COMMAND = re.compile(r"(?:`|^\$? ?)(endstate(?: [a-z][\w-]*)*)([^`\n]*)", re.MULTILINE)
-CLAIM = re.compile(r"\b(?:shipped|checkpoints?|barrier|fence|evidence|GitHub Action)\b")
-ABSENT = re.compile(r"\b(?:not?|nothing|none|null|cannot|without)\b", re.IGNORECASE)
-OF_THE_FUTURE = {"Not there yet", "Words for what does not exist yet", "Not verified"}
-# What a configuration file may already say, a hash that is compared with one, and what SECURITY.md asks to be told.
-OTHER_MEANINGS = {"performance.md", "configuration.md", "tree-hash.md", "SECURITY.md", "AGENTS.md"}
+ENVIRONMENT = re.compile(r"\b(?:AWS|GOOGLE|AZURE|STORAGE)_[A-Z_]+\b")
+# What people will look for and not find. A line that speaks of it says so, or stands under a heading that does.
+CLAIM = re.compile(r"\b(?:drill|OpenAI|GitHub Models|Windows)\b")
+ABSENT = re.compile(r"\b(?:not?|nothing|none|null|cannot|without|refused)\b", re.IGNORECASE)
+OF_THE_FUTURE = {"Not there yet", "Not verified"}
 
 
 def name_of(page: Path) -> str:
@@ -84,15 +93,28 @@ def test_the_reference_has_the_outputs_of_a_real_run_and_tells_which_are_null(tm
     workspace = tmp_path / "w"
     workspace.mkdir()
     outputs = endstate(workspace, "run", "say it", "--json", *script(workspace, {"text": "Said."})).json
-    rows = re.findall(r"^\| `([\w-]+)` \| (.*) \|$", (REFERENCE / "outputs.md").read_text(), re.MULTILINE)
-    assert [name for name, _ in rows] == list(outputs)
-    assert [name for name, meaning in rows if "null in this release" in meaning and outputs[name] is not None] == []
+    assert list(OUTPUTS) == list(outputs)
+    assert [name for name, meaning in OUTPUTS.items() if meaning == NOT_HERE and outputs[name] is not None] == []
+
+
+def test_the_reference_has_every_field_of_evidence_and_of_a_checkpoint():
+    told, format_page = (REFERENCE / "evidence.md").read_text(), (REFERENCE / "checkpoint-format.md").read_text()
+    names = {f.alias or name for name, f in evidence.Evidence.model_fields.items()}
+    assert [name for name in names if f"`{name}`" not in told] == []
+    classes = (manifest.Manifest, manifest.About, manifest.Part)
+    assert [f.name for cls in classes for f in fields(cls) if f"`{f.name}`" not in format_page] == []
+
+
+def test_the_stores_page_names_every_variable_that_is_read():
+    code = (ROOT / "src/endstate_action/state/stores/objectstore.py").read_text()
+    page = (DOCS / "stores.md").read_text()
+    assert [name for name in sorted(set(ENVIRONMENT.findall(code))) if f"`{name}`" not in page] == []
 
 
 def test_the_guarantees_have_every_effect_class_and_the_readme_every_tool_there_is():
     page, readme = (DOCS / "guarantees.md").read_text(), (ROOT / "README.md").read_text()
     assert [str(e) for e in EffectClass if str(e) not in page] == []
-    assert [t for t in TOOLS if t != "pr_comment" and f"`{t}`" not in readme] == []
+    assert [t for t in TOOLS if f"`{t}`" not in readme] == []
 
 
 def test_numbers_that_a_user_meets_are_those_of_the_code():
@@ -105,8 +127,52 @@ def test_numbers_that_a_user_meets_are_those_of_the_code():
         f"| odd replies in a row | {verdict.MAX_ODD_REPLIES} |",
         f"| {shell.DEFAULT_TIMEOUT_S} s, up to {shell.MAX_TIMEOUT_S} s",
         f"| {calls.MAX_RESULT_BYTES} bytes,",
+        f"| {uploader.BARRIER_S:g} s at a barrier |",
+        f"| {shipper.LAST_S:g} s, after a signal {shipper.LAST_ON_SIGNAL_S:g} s |",
+        f"| {uploader.FOOTPRINT_BYTES >> 20} MB an attempt |",
+        f"| {uploader.CACHE_PACE.at_most} an attempt |",
+        f"| {choose.FALLBACKS}, the newest first |",
+        f"| {deliver.SENDER_S:g} s after the fence |",
+        f"| {action.SIGN_OF_LIFE_S:g} s apart |",
+        f"| after {render.SILENT_MINUTES} minutes |",
     ):
-        assert said in page
+        assert said in page, said
+    stores = (DOCS / "stores.md").read_text()
+    for said in (
+        f"at least {seal.MIN_SECRET_CHARS} characters",
+        f"{uploader.FOOTPRINT_BYTES >> 20} MB",
+        f"at most {uploader.CACHE_PACE.at_most} ",
+        f"`{git_ref.REFS}",
+        f"{directory.LEFTOVER_AGE_S / 3600:g} hour",
+    ):
+        assert said in stores, said
+    formats = (REFERENCE / "checkpoint-format.md").read_text()
+    for size in (build.SMALL_BYTES >> 10, manifest.MAX_MANIFEST_BYTES >> 10):
+        assert f"{size} KiB" in formats
+    assert f"{manifest.MAX_PACK_BYTES >> 20} MiB" in formats
+
+
+def test_the_workflows_that_are_shown_say_only_what_the_action_understands():
+    """The ready ones are looked at in `tests/action/test_workflows.py`; these are shorter."""
+    inputs = set(yaml.safe_load((ROOT / "action.yml").read_text())["inputs"])
+    ready = "\n".join(path.read_text() for path in (DOCS / "examples/workflows").glob("*.yml"))
+    shown = [
+        block
+        for page in PAGES
+        for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    ]
+    steps = [step for block in shown for step in steps_of(yaml.safe_load(block))]
+    assert any(step["uses"] == "org/endstate-action@v1" for step in steps)
+    for step in steps:
+        assert f"uses: {step['uses']}" in ready, step
+        if step["uses"] == "org/endstate-action@v1":
+            assert set(step["with"]) <= inputs, step
+
+
+def steps_of(found: object) -> list[dict[str, Any]]:
+    """The steps of a workflow that use an action."""
+    jobs = found.get("jobs", {}) if isinstance(found, dict) else {}
+    return [step for job in jobs.values() for step in job.get("steps", ()) if "uses" in step]
 
 
 def test_generated_pages_are_current():
@@ -160,7 +226,8 @@ def test_every_cell_of_the_guarantees_names_its_test():
     matrix, refs = (DOCS / "guarantees.md").read_text().split("\n| | test |\n", 1)
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in matrix.splitlines() if line.startswith("| ")]
     cells = [cell for row in rows if row[1] != "what happens" and row[0] != "effect class" for cell in row[1:]]
-    outcomes = [c for row in rows if len(row) == 5 and row[0] != "effect class" for c in row[1:]]
+    outcomes = [c for row in rows if len(row) in (4, 5) and row[0] != "effect class" for c in row[1:]]
+    outcomes += [row[2] for row in rows if len(row) == 3 and row[1] != "what happens"]
     assert [c for c in outcomes if not re.search(r"\[[A-Z]+\]", c)] == []
     used = set(re.findall(r"\[([A-Z]+)\]", " ".join(cells) + matrix))
     assert used == set(re.findall(r"^\| \[([A-Z]+)\] \| `tests/", refs, re.MULTILINE))
@@ -181,9 +248,6 @@ def test_every_command_that_is_named_exists():
 
 @each_page
 def test_nothing_is_claimed_that_does_not_exist(page: Path):
-    """A line that speaks of it says that it is not there, or stands under a heading that does."""
-    if page.name in OTHER_MEANINGS:
-        return
     heading = ""
     for line in re.sub(r"`[^`\n]*`", "", page.read_text()).splitlines():
         heading = line.lstrip("# ") if line.startswith("#") else heading
@@ -195,7 +259,13 @@ def test_nothing_is_claimed_that_does_not_exist(page: Path):
 
 
 SESSION = re.compile(r"\b[0-9a-f]{12}\b")
-VARYING = ((r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME"),)
+VARYING = (
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME"),
+    (r"\d+ seconds? old", "AGE"),
+    (r"\d+\.\d kB", "SIZE"),
+    # How many checkpoints there were before is a matter of the disk's speed.
+    (r"(?<=/c\d{4})-\d{6}-", "-NUMBER-"),
+)
 # The demo works on a copy of what is there, so its tree differs from place to place.
 OF_THE_DEMO = ((r"et1:[0-9a-f]{64}", "TREE"), (r"Two copies of [^;]+;", "Two copies of IT;"))
 
@@ -223,6 +293,7 @@ def install(bin_dir: Path) -> None:
         "endstate": f"{sys.executable} -m endstate_action",
         "python": sys.executable,
         "make": "endstate",
+        "openssl": f"{sys.executable} -c 'import secrets; print(secrets.token_hex(32))'",
     }.items():
         (bin_dir / name).write_text(f'#!/bin/sh\nexec {target} "$@"\n')
         (bin_dir / name).chmod(0o755)
@@ -240,6 +311,13 @@ def test_commands_print_what_the_page_shows(name: str, tmp_path: Path):
         (where / "script.json").write_text(text)
     env = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     for command, expected in shown(page):
+        if command.startswith("cd "):
+            where = (where / command.removeprefix("cd ")).resolve()
+            continue
+        if command.startswith("export "):
+            name, _, _ = command.removeprefix("export ").partition("=")
+            env |= {name: subprocess.check_output(["bash", "-c", f"{command}; echo ${name}"], env=env, text=True)}
+            continue
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=where,
@@ -253,6 +331,66 @@ def test_commands_print_what_the_page_shows(name: str, tmp_path: Path):
         )
         printed = done.stdout + ("Killed\n" if done.returncode == -9 else "")
         assert plain(printed, command) == plain(expected, command), command
+
+
+# Waits until it is told to end, so that its machine can be lost meanwhile.
+WAITING = "echo done >> log.txt; until [ -e go ]; do sleep 0.1; done; rm go"
+OF_A_MACHINE = (
+    (r"\d+\.\d s\b", "TIME"),
+    (r"https?://\S+", "ADDRESS"),
+    (r"sandbox: .* · checkpoints", "sandbox: IT · checkpoints"),
+    (r"\b[0-9a-f]{32}\b", "LINEAGE"),
+    (r"et1:[0-9a-f]+[.…]", "TREE"),
+)
+
+
+@pytest.mark.slow
+def test_a_lost_machine_and_the_next_one_log_what_the_readme_shows(tmp_path: Path):
+    (expected,) = re.findall(r"^```text\n(session .*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    replies = [
+        answer(call("read", path="app.py")),
+        answer(call("write", path="app.py", content="VERSION = 2\n")),
+        answer(call("bash", command=WAITING)),
+        answer("The version is 2."),
+    ]
+    with stage(tmp_path, replies) as job:
+        job.inputs["commit"] = "branch"
+        # A resume ends what an earlier attempt of its session left running: another test's must have another id.
+        job.environ["GITHUB_RUN_ID"] = str(os.getpid())
+        process, machine = job.begin(1)
+        wait_for((machine / "workspace/log.txt").exists)
+        wait_for(lambda: is_quiet(lambda: len(job.cache.stored)))
+        process.kill()
+        first = job.end(process, machine)
+        process, machine = job.begin(2)
+        wait_for((machine / "workspace/log.txt").exists)
+        (machine / "workspace/go").touch()
+        second = job.end(process, machine)
+    if "sandbox: none" in first.log:
+        pytest.skip("there is no sandbox here, so its call is refused")
+    printed = [line for line in (first.log + second.log).splitlines() if line.strip()]
+    shown = [line for line in expected.splitlines() if "✗" not in line]
+    assert [of_any_machine(line) for line in printed] == [of_any_machine(line) for line in shown]
+
+
+def of_any_machine(line: str) -> str:
+    for pattern, name in (*VARYING, *OF_A_MACHINE):
+        line = re.sub(pattern, name, line)
+    return SESSION.sub("SESSION", line)
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def is_quiet(count: Callable[[], int]) -> bool:
+    """Whether nothing has come for longer than checkpoints are apart."""
+    before = count()
+    time.sleep(4)
+    return count() == before
 
 
 def test_make_has_the_targets_that_the_pages_name():

@@ -18,7 +18,7 @@ import endstate_action
 
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-LOCKS = ("requirements.lock", "requirements-dev.lock")
+LOCKS = ("requirements.lock", "requirements-objectstore.lock", "requirements-dev.lock")
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
 
 installed = pytest.mark.skipif(

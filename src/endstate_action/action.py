@@ -325,7 +325,7 @@ class _Asked:
                 report = attend(self.settings, errand, ports)
             except EndstateError as error:
                 if self.working and not isinstance(error, Superseded):
-                    self.working.end(error)
+                    self.working.end(ending(error.exit_code).conclusion, str(error))
                 raise
             finally:
                 if self.working:
@@ -391,8 +391,10 @@ class _Asked:
 
     def _owner(self) -> str:
         run = self.event.run
+        # Jobs that share a session by its key, as retry jobs do, share its comment.
         step = self.inputs.values["step"] or run.step
-        return owner_of(run.workflow_ref.partition("@")[0], run.job, step, self.event.number or 0)
+        job, step = ("", self.line.text) if self.line.is_explicit else (run.job, step)
+        return owner_of(run.workflow_ref.partition("@")[0], job, step, self.event.number or 0)
 
     def _prompt(self, trusted: Trusted, commit: str) -> Prompt:
         if self.asked is None:
@@ -600,6 +602,8 @@ class _Asked:
         conclusion = "success" if result.succeeded else "stopped"
         announced = delivery.announce(Result(conclusion, result.reason, result.final_message))  # type: ignore[arg-type]
         self.announced = announced
+        if self.working and place.conversation and announced.problems and not announced.comment_url:
+            self.working.end("undelivered", " ".join(announced.problems))
         outputs, word = self._outputs(announced, session.id), None
         if result.succeeded and not announced.problems:
             state = session.state
@@ -726,11 +730,10 @@ class _Working:
             self._edited = time.monotonic()
             self._say(self._body())
 
-    def end(self, error: EndstateError) -> None:
+    def end(self, conclusion: Conclusion, why: str) -> None:
         """Say that this attempt is over, and why, in the little time that a signal leaves."""
         self._over.set()
-        reason = self._asked.step.secrets.redact(str(error))
-        last = threading.Thread(target=self._last, args=(ending(error.exit_code).conclusion, reason), daemon=True)
+        last = threading.Thread(target=self._last, args=(conclusion, self._asked.step.secrets.redact(why)), daemon=True)
         last.start()
         last.join(LAST_WORD_S)
 

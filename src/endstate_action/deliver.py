@@ -128,13 +128,15 @@ class Delivery:
         announced = Announced(self._evidence(result, published, None, patch), patch, published)
         if self._wants_commit():
             announced = self._commit(announced, seen)
-        uncommitted = self._keep_patch(announced)
-        evidence = self._evidence(result, published, announced, uncommitted)
+        announced = self._told(replace(announced, patch=self._keep_patch(announced)), result)
+        after = self._comment(announced, result)
+        return after if after.problems == announced.problems else self._told(after, result)
+
+    def _told(self, announced: Announced, result: Result) -> Announced:
+        """With evidence that says what is known by now, in a file as well."""
+        evidence = self._evidence(result, announced.published, announced, announced.patch)
         self._keep("evidence.json", evidence.to_json().encode())
-        announced = replace(announced, evidence=evidence, patch=uncommitted)
-        if self.place.conversation is not None:
-            announced = self._comment(announced, result)
-        return announced
+        return replace(announced, evidence=evidence)
 
     def _pin(self, result: Result, published: Published | None) -> None:
         state = self.session.state

@@ -21,7 +21,7 @@ from endstate_action.run import Announcement, Choice, Finishing, Ports, run
 from endstate_action.system import git
 from endstate_action.verify import Reference
 
-_REMOTE = re.compile(r"[/:](?P<repository>[\w.-]+/[\w.-]+?)(\.git)?/?")
+_REMOTE = re.compile(r"[/:](?P<repository>[\w.-]+/[\w.-]+?)(\.git)?/?\Z")
 
 
 class _NoModel:
@@ -142,7 +142,7 @@ def _repository_at(path: Path, environ: Mapping[str, str]) -> str:
         there = git.discover(path, environ, Path(scratch))
         url = there.remote_url() if there else None
     found = _REMOTE.search(url or "")
-    if found is None or not (url or "").endswith(found[0]):
+    if found is None:
         raise InputError(
             f"Which repository on GitHub {path} is a clone of is not known. Nothing was verified.",
             hint="Name the pull request by its address: https://github.com/OWNER/NAME/pull/7.",

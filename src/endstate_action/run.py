@@ -38,7 +38,7 @@ from endstate_action.durable import Depot, Line, NoDepot, open_depot
 from endstate_action.effects import canonical, digest
 from endstate_action.errors import EndstateError, InputError, Mismatch, StateError, Superseded, UnknownSession
 from endstate_action.messages import Usage
-from endstate_action.restoring import Arrived, unfinished
+from endstate_action.restoring import Arrived, refuse_unfinished, unfinished
 from endstate_action.shipper import LAST_ON_SIGNAL_S, Departed, Shipper
 from endstate_action.state.checkpoint.build import Builder
 from endstate_action.state.checkpoint.manifest import About
@@ -81,7 +81,7 @@ class Ports:
     """The environment as it was when the command began; nothing of it reaches a tool but by the allow-list."""
     provider: Callable[[str, Settings], Provider]
     """From a provider's name to the provider; raises `InputError` where something that it needs is missing."""
-    emit: Callable[[Event | SandboxChosen | Departed], None] = lambda event: None
+    emit: Callable[[Event | SandboxChosen | Departed | Arrived], None] = lambda event: None
     notice: Callable[[str], None] = lambda text: None
     """Told, in a sentence, what a person should know before the first model call."""
     clock: Callable[[], float] = time.time
@@ -297,7 +297,9 @@ class _Story:
         """The session that was asked for, else the unfinished one with the newest record, else the newest."""
         name = self._wanted(wanted)
         taken = self._take_over(Line(name), above=self._epoch_of(name))
-        return self.go_on(name, taken, self._found(name, taken))
+        found = self._found(name, taken)
+        # Of what a workflow has stored, the line of attempts has another name than the session.
+        return self.go_on(found.session or name, taken, found)
 
     def attend(self, errand: Errand) -> Report | AlreadyDelivered:
         """Begin, go on, or say the result again."""
@@ -438,8 +440,10 @@ class _Story:
             try:
                 result = loop.resume() if prompt is None else loop.run(prompt, prompt_id=self.prompt_id)
                 interrupts.time_is_told()
-                if shipper and result.reason == FINISHED_BEFORE:
-                    shipper.begin()  # no step of this attempt has asked for it
+                if shipper:
+                    if result.reason == FINISHED_BEFORE:
+                        shipper.begin()  # no step of this attempt has asked for it
+                    shipper.refuse_superseded()
                 finishing = Finishing(session, result, place, chosen, shipper, found.restored, secrets)
                 announced = self.ports.finish(finishing)
             except Superseded:
@@ -467,6 +471,9 @@ class _Story:
         """The session to resume: of those that are here, or in the store."""
         if isinstance(self.depot, NoDepot):
             return self.store.find(wanted) if wanted is not None else self._newest()
+        half = unfinished(self.state)
+        if wanted is None and half is not None:
+            return half.lineage
         return find_session(wanted, self.store, self.depot, self._newest)
 
     def _epoch_of(self, session: str) -> int:
@@ -507,19 +514,13 @@ class _Story:
         return _Taken()
 
     def _refuse_half_restored(self) -> None:
-        target = unfinished(self.state)
-        if target is not None:
-            raise StateError(
-                f"A restore of session {target.lineage} did not finish here, so this workspace is neither its nor "
-                "yours. Nothing was run.",
-                hint=f"`endstate run --resume --session {target.lineage} --store …`, with the store it came from, "
-                "finishes it; what was here before is kept.",
-            )
+        refuse_unfinished(self.state)
 
     def _tell_found(self, found: Found) -> None:
         for reason in found.set_aside:
             self.ports.notice(f"Not used: {reason}.")
         if found.restored:
+            self.ports.emit(found.restored)
             self.ports.notice(f"Restored from {found.restored.key}, tree {found.restored.tree_hash}.")
             for reason in found.restored.reasons:
                 self.ports.notice(f"Not restored: {reason}")

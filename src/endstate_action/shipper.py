@@ -6,6 +6,7 @@ effect may happen. Any other order could do a thing twice.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ LAST_S = 60.0
 LAST_ON_SIGNAL_S = 5.0
 """A runner that goes away gives ten seconds, all in all."""
 _LOOK_AGAIN_S = 2.0
+_LOOK_EVERY_S = 30.0
+"""What an attempt that was taken over may still spend on the model, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Shipper:
         self._check = check
         self._clock = clock
         self._is_off = False
+        self._looked = -math.inf
 
     @property
     def departed(self) -> Departed:
@@ -84,6 +88,10 @@ class Shipper:
     def offer(self) -> None:
         if not self._is_off:
             self._uploader.offer()
+
+    def look(self) -> None:
+        if not self._is_off and self._clock() - self._looked >= _LOOK_EVERY_S:
+            self.refuse_superseded()
 
     def soon(self) -> None:
         if not self._is_off:
@@ -122,6 +130,7 @@ class Shipper:
 
     def refuse_superseded(self) -> None:
         """Raises: Superseded: there is a newer attempt. What cannot be read says nothing."""
+        self._looked = self._clock()
         try:
             newer = self._fence()
         except StoreUnreadable:

@@ -16,6 +16,7 @@ from endstate_action.restoring import Arrived, refuse_unfinished, restore, unfin
 from endstate_action.state.checkpoint.choose import (
     AlreadyDone,
     Choice,
+    Damaged,
     Gap,
     Local,
     Looked,
@@ -117,8 +118,10 @@ class Successor:
             Mismatch, StateError: it cannot be used here.
             StoreUnreadable: the store could not be asked.
         """
-        looked = look(self.depot.store, self.depot.sealing, self.depot.expected(self.line), up_to=epoch)
-        chosen = choose(self._local(session), looked.seen, witness)
+        looked, chosen = self._looked(session, epoch, witness)
+        if isinstance(chosen, Damaged):
+            # A predecessor that is still alive may have dropped what was just listed; by then there is something newer.
+            looked, chosen = self._looked(session, epoch, witness)
         error = refusal(chosen)
         effects_before = 0
         if isinstance(chosen, Gap) and self.goes_on:
@@ -131,6 +134,10 @@ class Successor:
         if error is not None:
             raise error
         return self._brought(chosen, looked, effects_before, session)
+
+    def _looked(self, session: str | None, epoch: int, witness: int) -> tuple[Looked, Choice]:
+        looked = look(self.depot.store, self.depot.sealing, self.depot.expected(self.line), up_to=epoch)
+        return looked, choose(self._local(session), looked.seen, witness)
 
     def _brought(self, chosen: Choice, looked: Looked, effects_before: int, local: str | None) -> Found:
         match chosen:

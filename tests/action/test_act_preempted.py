@@ -207,7 +207,7 @@ def test_killed_anywhere_the_next_attempts_end_in_the_tree_of_an_undisturbed_run
 @pytest.mark.parametrize("seed", range(20))
 def test_killed_twice_anywhere_the_third_attempt_ends_in_the_same_tree(world, undisturbed, seed):
     draw = random.Random(seed)
-    victims: tuple[Victim, ...] = tuple(draw.choices(("agent", "act", "both"), k=2))  # type: ignore[arg-type]
+    victims: tuple[Victim, ...] = tuple(draw.choices(("agent", "act", "both"), k=2))
     killed_at_random(world, undisturbed, victims, seed)
 
 
@@ -235,7 +235,8 @@ def test_killed_during_both_deliveries_nothing_is_delivered_twice_and_no_model_i
     ran = world.attempt(3)
     assert ran.code == 0, ran.log
     assert world.end_state() == undisturbed.end
-    assert (len(api.requests), world.outputs()["resumed"]) == (asked, "true")
+    outputs = world.outputs()
+    assert (len(api.requests), outputs["attempt"], outputs["resumed"]) == (asked, "3", "true")
 
 
 def test_a_green_run_that_is_run_again_asks_no_model_and_tells_its_outputs_again(undisturbed):
@@ -257,8 +258,8 @@ def test_a_newer_release_goes_on_with_the_session_of_the_one_before(world, undis
     assert count == 1
     version.write_text(text)
     # So late that there is something to go on with, and before it is delivered.
-    world.job.github.fault("ref.create", "meanwhile", act=lambda: world.act.kill(process, "both"))
     process = world.begin(1)
+    world.job.github.fault("ref.create", "meanwhile", act=lambda: world.act.kill(process, "both"))
     world.act.lost(process)
     ran = World(replace(world.act, action=newer), world.job, world.outputs_file).attempt(2)
     assert ran.code == 0, ran.log
@@ -274,7 +275,7 @@ def test_a_newer_release_goes_on_with_the_session_of_the_one_before(world, undis
     ],
     ids=["contexts-given", "contexts-null"],
 )
-def test_two_jobs_of_a_matrix_have_two_sessions(tmp_path, runner, given):
+def test_two_jobs_of_a_matrix_have_two_sessions_and_two_comments(tmp_path, runner, given):
     with a_world(tmp_path / "world", runner, given, strategy={"matrix": {"n": ["1", "2"]}}) as world:
         ran = world.attempt(1)
         assert ran.code == 0, ran.log
@@ -284,4 +285,6 @@ def test_two_jobs_of_a_matrix_have_two_sessions(tmp_path, runner, given):
         assert len({outputs["branch"] for outputs in told}) == 2
         assert len({outputs["tree-hash"] for outputs in told}) == 1
         assert len(world.job.api.requests) == 2 * len(REPLIES)
-        print([c["body"] for c in world.job.github.comments])
+        comments = [comment["body"] for comment in world.job.github.comments]
+        for outputs in told:
+            assert sum(outputs["session-id"] in comment for comment in comments) == 1

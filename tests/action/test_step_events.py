@@ -110,13 +110,13 @@ def test_who_github_says_nothing_about_is_refused(job: Job) -> None:
 
 def test_a_listed_bot_works(job: Job) -> None:
     job.happen("pull_request.bot")
-    done(job, **{"allowed-bots": "renovate[bot]"})
+    done(job, 1, **{"allowed-bots": "renovate[bot]"})
 
 
 def test_a_fork_works_where_that_is_allowed(job: Job) -> None:
     job.happen("pull_request_target.fork")
     job.github.permissions["mallory"] = ("write", "write")
-    done(job, **{"allow-forks": "true"})
+    done(job, 1, **{"allow-forks": "true"})
 
 
 def test_a_rerun_by_a_bot_is_on_the_word_of_who_asked_first(tmp_path: Path) -> None:

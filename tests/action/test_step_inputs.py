@@ -29,7 +29,7 @@ def refused(job: Job, ran: Ran, *words: str, level: str = "error") -> None:
         assert word in ran.annotations[0], ran.annotations[0]
     assert "Traceback" not in ran.log
     assert (job.api.requests, job.api.refused, job.github.comments) == ([], [], [])
-    assert not [name for name in job.cache.stored if "claim" not in name], job.cache.stored
+    assert not [name for name in job.cache.stored if "/e0" not in name], job.cache.stored
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,11 @@ def refused(job: Job, ran: Ran, *words: str, level: str = "error") -> None:
     ],
 )
 def test_an_unknown_value_is_named_before_anything_is_spent(job: Job, name: str, value: str) -> None:
-    refused(job, job.attempt(**{name: value}), name)
+    refused(job, job.attempt(1, **{name: value}), name)
 
 
 def test_both_prompts_are_one_too_many(job: Job) -> None:
-    refused(job, job.attempt(**{"prompt-file": "README.md"}), "prompt", "prompt-file")
+    refused(job, job.attempt(1, **{"prompt-file": "README.md"}), "prompt", "prompt-file")
 
 
 def test_without_a_prompt_nothing_begins(job: Job) -> None:
@@ -73,19 +73,19 @@ def test_without_a_prompt_nothing_begins(job: Job) -> None:
 
 def test_a_prompt_file_that_is_not_at_the_trusted_commit_is_missing(job: Job) -> None:
     """The pull request adds feature.txt; what it brings is no instruction."""
-    refused(job, job.attempt(**{"prompt": "", "prompt-file": "feature.txt"}), "prompt-file", "feature.txt")
+    refused(job, job.attempt(1, **{"prompt": "", "prompt-file": "feature.txt"}), "prompt-file", "feature.txt")
 
 
 def test_without_a_key_nothing_begins(job: Job) -> None:
-    refused(job, job.attempt(**{"anthropic-api-key": ""}), "anthropic-api-key")
+    refused(job, job.attempt(1, **{"anthropic-api-key": ""}), "anthropic-api-key")
 
 
 def test_without_a_token_nothing_begins(job: Job) -> None:
-    refused(job, job.attempt(**{"github-token": ""}), "github-token")
+    refused(job, job.attempt(1, **{"github-token": ""}), "github-token")
 
 
 def test_an_expired_token_is_told_as_such(job: Job) -> None:
-    ran = job.attempt(**{"github-token": "ghs_another"})
+    ran = job.attempt(1, **{"github-token": "ghs_another"})
     refused(job, ran, "nothing was run")
     assert "ghs_another" not in ran.log
 
@@ -107,7 +107,7 @@ def test_a_job_without_a_checkout_is_told_to_check_out(job: Job) -> None:
 
 
 def test_a_working_directory_that_is_not_there_is_named(job: Job) -> None:
-    refused(job, job.attempt(**{"working-directory": "nowhere"}), "working-directory", "nowhere")
+    refused(job, job.attempt(1, **{"working-directory": "nowhere"}), "working-directory", "nowhere")
 
 
 def test_a_missing_permission_to_comment_ends_there_with_the_lines_to_paste(job: Job) -> None:
@@ -136,12 +136,14 @@ def test_a_sandbox_that_is_required_and_not_there_ends_it(job: Job) -> None:
 
 
 def test_a_limit_that_cannot_be_kept_is_refused(job: Job) -> None:
-    refused(job, job.attempt(**{"model": "claude-unknown-9", "max-cost-usd": "3"}), "max-cost-usd", "claude-unknown-9")
+    refused(
+        job, job.attempt(1, **{"model": "claude-unknown-9", "max-cost-usd": "3"}), "max-cost-usd", "claude-unknown-9"
+    )
 
 
 def test_what_cannot_be_made_durable_is_refused_where_that_is_required(job: Job) -> None:
     job.environ["ACTIONS_RUNTIME_TOKEN"] = ""
-    refused(job, job.attempt(**{"require-durable": "true"}), "Checkpoints cannot leave this machine")
+    refused(job, job.attempt(1, **{"require-durable": "true"}), "Checkpoints cannot leave this machine")
 
 
 def test_a_model_that_nobody_knows_ends_as_failed_and_the_comment_says_so(tmp_path: Path) -> None:

@@ -8,13 +8,17 @@ what the store has.
 from __future__ import annotations
 
 import json
+import signal
+import time
 from collections.abc import Iterator
 from itertools import count
 
 import pytest
 
+from endstate_action.state.records import Started, decode
+from endstate_action.system.tree import scan
 from tests.support.cache_server import CacheServer
-from tests.support.crash import KILLED, Bench
+from tests.support.crash import INTERRUPTED, KILLED, Bench
 from tests.support.machines import LostBench, LostTrial
 from tests.support.object_server import BUCKET, ObjectServer
 from tests.support.scenarios import reply, script
@@ -207,3 +211,128 @@ def test_a_start_is_counted_over_lost_machines_from_the_second_attempt_on(lost: 
     state = trial.check_invariants()
     assert state.finished[1, 1].content.startswith("Not retried: it was started 3 times")
     assert trial.ledger() == []
+
+
+def half_restored(lost: LostBench, first: int, step: int) -> int:
+    """The resume is killed at its nth change to the disk, while it restores; how often that left half a restore."""
+    at = next(p["n"] for p in lost.points("exact", kinds=("tool",)) if p["what"] == "after git_commit")
+    halves = 0
+    for n in count(first, step):
+        trial = lost.trial("exact")
+        assert trial.begin(kinds=("tool",), kill_at=at) == KILLED
+        trial.lose()
+        assert trial.resume(session=trial.session, kinds=("os",), kill_at=n) == KILLED
+        where, log = trial.where(), trial.repo.path / ".endstate" / "restore.json"
+        restored = any(s.state and s.state.epoch > 1 for s in trial.store.all())
+        if log.exists():
+            halves += 1
+            looked_at = [(trial.repo.path, (b".endstate",)), (trial.folder / "store", ())]
+            before = [scan(place, excluded).tree_hash for place, excluded in looked_at]
+            assert trial.begin() == 4, (where, trial.said())
+            assert f"--session {trial.session}" in trial.said()["hint"]
+            assert [scan(place, excluded).tree_hash for place, excluded in looked_at] == before, where
+            assert log.exists()
+        assert trial.resume(session=trial.session) == 0, (where, trial.said())
+        trial.check(lost.undisturbed("exact"), where)
+        assert not log.exists()
+        trial.discard()
+        if restored:
+            return halves
+    raise AssertionError("no restore was ever done")
+
+
+@pytest.mark.recovery
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("shard", range(8))
+def test_a_restore_that_is_killed_anywhere_is_done_again_and_nothing_begins_in_its_place(lost: LostBench, shard: int):
+    assert half_restored(lost, 1 + shard, 8) > 0
+
+
+def test_a_restore_that_is_killed_at_a_few_points_is_done_again_and_nothing_begins_in_its_place(lost: LostBench):
+    assert half_restored(lost, 9, 31) > 0
+
+
+def test_from_the_second_attempt_on_a_start_is_shipped_before_it_runs_whatever_it_is(lost: LostBench):
+    """It stays in the workspace, but it may take the machine with it."""
+    points = {p["what"]: p["n"] for p in lost.points("exact", kinds=("tool",))}
+    trial = lost.trial("exact")
+    assert trial.begin(kinds=("tool",), kill_at=points["after publish"]) == KILLED
+    trial.lose()
+    assert trial.go_on(kinds=("tool",), kill_at=1) == KILLED
+    assert trial.where().endswith("before git_commit")
+    newest = trial.newest()
+    assert newest is not None
+    assert newest.manifest.about.epoch == 2
+    started = [record for _, kind, body in newest.rows if isinstance(record := decode(kind, body), Started)]
+    assert started[-1].effect == "contained"
+
+
+SLOW_S = 1.0
+"""So long a store takes for each upload."""
+
+
+def interrupted(lost: LostBench, first: int, step: int, **job) -> Iterator[tuple[LostTrial, float]]:
+    """A signal at every point, with a slow store; and how long it then took to end."""
+    for n in count(first, step):
+        trial = lost.trial("exact")
+        code = trial.begin(kill_at=n, put_s=SLOW_S, kinds=FEW, **job)
+        ended = time.monotonic()
+        points = trial.lines("points")
+        if len(points) < n:
+            return
+        if code == INTERRUPTED:
+            yield trial, ended - points[n - 1]["at"]
+        else:
+            assert trial.state().is_finished or code == -job["signal"], (trial.where(), code)
+        trial.discard()
+
+
+def check_interrupted(lost: LostBench, first: int, step: int, at_most_s: float, **job) -> int:
+    times = 0
+    for trial, took_s in interrupted(lost, first, step, **job):
+        where, recorded = trial.where(), trial.state()
+        assert recorded.ended[-1].conclusion == "interrupted", where
+        newest = trial.newest()
+        assert newest is not None
+        assert len(newest.rows) == recorded.records, f"{where}: the last record was not shipped"
+        assert took_s < at_most_s, where
+        assert all(recorded.counted_starts(place) == 0 for place in recorded.pending), where
+        trial.lose()
+        assert trial.go_on() == 0, (where, trial.said())
+        state = trial.check_invariants(where)
+        assert {f.status for f in state.finished.values()} <= {"ok", "not_run"}, where
+        times += 1
+    return times
+
+
+@pytest.mark.recovery
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_at_any_time_ends_in_a_shipped_checkpoint_within_two_seconds(lost: LostBench, number: int):
+    assert check_interrupted(lost, 5, 2, 2 * SLOW_S, signal=number) > 5
+
+
+def test_a_signal_at_a_few_points_ends_in_a_shipped_checkpoint(lost: LostBench):
+    assert check_interrupted(lost, 9, 9, 5 * SLOW_S, signal=signal.SIGTERM) > 0
+
+
+def test_a_start_that_a_signal_ended_at_the_barrier_is_answered_and_not_counted(lost: LostBench):
+    at = [p["n"] for p in lost.points("exact", kinds=("record",)) if p["what"] == "after started"][-2]
+    trial = lost.trial("exact")
+    assert trial.begin(kinds=("record",), kill_at=at, signal=signal.SIGTERM, put_s=SLOW_S) == INTERRUPTED
+    state = trial.state()
+    assert state.finished[2, 1].status == "not_run"
+    assert "interrupted before it began" in state.finished[2, 1].content
+    assert state.pending == {}
+    assert trial.ledger() == []
+
+
+def test_when_the_time_is_over_a_checkpoint_is_shipped_as_stopped(lost: LostBench):
+    slow = script(reply(("write", {"path": "a", "content": "A"})), reply(text="Done.", delay_s=300))
+    trial = lost.trial(json.dumps(slow))
+    assert trial.begin(max_minutes=0.05) == 1
+    assert trial.said()["reason"].startswith("max-minutes: ")
+    recorded, newest = trial.state(), trial.newest()
+    assert newest is not None
+    assert len(newest.rows) == recorded.records
+    assert recorded.ended[-1].conclusion == "stopped"

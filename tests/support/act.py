@@ -132,7 +132,9 @@ class Act:
         if victim != "agent":
             process.kill()
         agents = self.agents() if victim != "act" else {}
-        for pid in sorted(agents, key=lambda pid: agents[pid] in agents):  # a parent before the child that it would miss
+        for pid in sorted(
+            agents, key=lambda pid: agents[pid] in agents
+        ):  # a parent before the child that it would miss
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

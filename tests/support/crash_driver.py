@@ -45,6 +45,7 @@ from endstate_action.config import parse_settings
 from endstate_action.errors import EndstateError
 from endstate_action.run import Choice, Ports, run
 from endstate_action.shipper import Shipper
+from endstate_action.state.epoch import claim
 from endstate_action.state.records import Finished, Record
 from endstate_action.state.session import Session
 from endstate_action.state.stores.base import Denied, Exists, Put, RateLimited, StoreUnreadable, Unavailable
@@ -246,17 +247,19 @@ def _tap_store(job: Job, side: Side) -> None:
         return answer
 
     def tapped_get(self: DirectoryStore, key: str, **more: Any) -> bytes | None:
-        fault, data = _readable(faults("get")), get(self, key, **more)
+        fault = _readable(faults("get"))
+        data: bytes = get(self, key, **more) or b""
         other = key if fault is not Fault.SWAPPED else next(k for k in keys(self, key[:-17], **more) if k != key)
         match fault:
             case Fault.GONE:
                 return None
             case Fault.CUT:
-                return bytes(data[: len(data) // 2])
+                return data[: len(data) // 2]
             case Fault.FLIPPED:
-                return bytes(data[:-1] + bytes([data[-1] ^ 1]))
+                return data[:-1] + bytes([data[-1] ^ 1])
             case _:
-                return data if other == key else get(self, other, **more)
+                found: bytes | None = get(self, other, **more)
+                return found
 
     def asking(operation: str, ask: Callable[..., Any]) -> Callable[..., Any]:
         def tapped(self: DirectoryStore, *given: Any, **more: Any) -> Any:
@@ -316,7 +319,7 @@ def _be_impatient(seconds: float) -> None:
     for name in ("BARRIER_S", "FIRST_S", "LAST_S"):
         vars(shipper)[name] = seconds
     Shipper.end.__defaults__ = (seconds,)
-    vars(successor)["claim"] = partial(successor.claim, deadline_s=seconds)
+    vars(successor)["claim"] = partial(claim, deadline_s=seconds)
 
 
 def _break(db: sqlite3.Connection, fault: str) -> None:

@@ -118,7 +118,7 @@ class LostTrial(Trial):
         names = [
             name
             for lineage in self.shipped_to.lineages(timeout_s=20) or ()
-            for name in self.shipped_to.keys(f"es1/{lineage}/c", timeout_s=20)
+            for name in self.shipped_to.keys(f"es1/{lineage}/c", timeout_s=20) or ()
         ]
         return [key for key in map(CheckpointKey.parse, names) if key]
 

@@ -57,6 +57,7 @@ class MemoryStore:
     """
 
     name = "memory"
+    deletes = True
 
     def __init__(
         self,

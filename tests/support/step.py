@@ -14,10 +14,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,7 +138,8 @@ class Job:
             "GITHUB_EVENT_PATH": str(event),
             "GITHUB_REPOSITORY": self.github.name,
             "GITHUB_REPOSITORY_ID": "1",
-            "GITHUB_RUN_ID": "4242",
+            # Its own: sessions of one name would end each other's commands.
+            "GITHUB_RUN_ID": str(zlib.crc32(os.fsencode(self.folder)) + 1),
             "GITHUB_RUN_ATTEMPT": str(run_attempt),
             "GITHUB_WORKFLOW_REF": f"{self.github.name}/.github/workflows/agent.yml@refs/pull/7/merge",
             "GITHUB_JOB": "agent",
@@ -175,6 +178,11 @@ class Job:
     def kill(self) -> None:
         """End the newest attempt as a lost machine does; waits until it is gone."""
         assert self.process is not None
+        # Held first: it would start a child that was killed once more.
+        os.kill(self.process.pid, signal.SIGSTOP)
+        for child in children_of(self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
 
@@ -206,6 +214,10 @@ class Job:
             (temp / "summary").read_text(),
             machine / "workspace",
         )
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def outputs_of(text: str) -> dict[str, str]:

@@ -6,16 +6,20 @@ import shutil
 
 import pytest
 
-from bench import appending, commands, counting, loading, report, trees
+from bench import appending, checkpoints, commands, counting, loading, report, trees
 from bench.limits import Outcome, Size, counted, is_broken, ratios, timed
 from bench.peers import Peer
 from bench.writers import Ours, Raw, items, payload
 
-TINY = Size(runs=1, paired=4, growth=20, counted=40, calls=4, loaded=10, files=60, big_file_mb=1, peers=0)
+TINY = Size(runs=1, paired=4, growth=20, counted=40, calls=4, loaded=10, files=60, big_file_mb=1, peers=0,
+            checkpoints=1, sessions=(10,), steps=10, shell=2)  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("part", "lines"), [(counting, 3), (appending, 4), (loading, 2), (trees, 4), (commands, 2)])
+@pytest.mark.parametrize(
+    ("part", "lines"),
+    [(counting, 3), (appending, 4), (loading, 2), (trees, 4), (commands, 2), (checkpoints, 8)],
+)
 def test_every_part_measures_its_limits(part, lines, tmp_path):
     assert [type(outcome) for outcome in part.measure(tmp_path, TINY)] == [Outcome] * lines
 
@@ -49,6 +53,14 @@ def test_nothing_is_claimed_where_nothing_can_count(tmp_path, monkeypatch):
     uncounted = counted("syncs", 1, None, "")
     assert uncounted.verdict == uncounted.measured == "not counted here"
     assert not is_broken([uncounted], strict=True)
+
+
+def test_a_run_that_fails_has_no_time(tmp_path, monkeypatch):
+    """As where the sandbox that it requires cannot be had."""
+    monkeypatch.setattr("sys.executable", shutil.which("false"))
+    lines = list(checkpoints.slow_store(tmp_path, TINY))
+    assert [line.verdict for line in lines] == ["not counted here"] * 2
+    assert not is_broken(lines, strict=True)
 
 
 def test_a_broken_count_fails_the_bench_and_a_broken_time_only_when_strict():

@@ -15,10 +15,12 @@ from endstate_action.state.stores.base import Put, StoreUnreadable
 from endstate_action.state.uploader import Uploader
 from endstate_action.system.signals import TimeIsUp
 from tests.support.checkpoints import LINEAGE, Journal, builder
-from tests.support.memory_store import Fault, MemoryStore
+from tests.support.memory_store import Fault, MemoryStore, Operation
 
-DENIED = {("put", n): Fault.DENIED for n in range(99)}
-GONE = {("put", n): Fault.LOST for n in range(999)}
+Faults = dict[tuple[Operation, int], Fault]
+
+DENIED: Faults = {("put", n): Fault.DENIED for n in range(99)}
+GONE: Faults = {("put", n): Fault.LOST for n in range(999)}
 
 
 class Clock:
@@ -49,9 +51,9 @@ class Ship:
         self.journal = Journal()
         self.order: list[str] = []
         self.told: list[Departed] = []
-        timing = {"clock": clock} if clock else {}
-        self.uploader = Uploader(builder(self.journal), self.store, lambda: len(self.journal.rows), **timing)
-        self.shipper = Shipper(self.uploader, "memory", self.fence, tell=self.told.append, **timing, **more)
+        now = clock or time.monotonic
+        self.uploader = Uploader(builder(self.journal), self.store, lambda: len(self.journal.rows), clock=now)
+        self.shipper = Shipper(self.uploader, "memory", self.fence, tell=self.told.append, clock=now, **more)
 
     def fence(self) -> int | None:
         newest = self.uploader.newest
@@ -154,7 +156,10 @@ def test_the_first_checkpoint_is_stored_before_anything_is_spent_and_told():
     assert told.problem is None
 
 
-@pytest.mark.parametrize(("faults", "error", "said"), [(DENIED, InputError, "no writable scopes"), (GONE, ProviderUnavailable, "closed")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("faults", "error", "said"),
+    [(DENIED, InputError, "no writable scopes"), (GONE, ProviderUnavailable, "closed")],
+)
 def test_where_it_was_required_a_store_that_does_not_take_it_ends_the_run_unspent(faults, error, said):
     ship = Ship(MemoryStore(faults=faults), is_required=True, clock=Clock(step_s=3.0))
     with pytest.raises(error, match=f"{said}.*nothing was run or spent"):

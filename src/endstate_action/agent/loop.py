@@ -310,6 +310,7 @@ class AgentLoop:
             stop = self._over_budget()
             if stop is not None:
                 return "stopped", stop
+            self._shipping.look()
             reply = self._ask()
             if reply is None:
                 return "stopped", "context exceeded: the history cannot be made short enough"

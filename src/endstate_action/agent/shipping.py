@@ -24,6 +24,14 @@ class Shipping(Protocol):
         """Something new is recorded. Returns at once."""
         ...
 
+    def look(self) -> None:
+        """A request is about to be paid for. Looks now and then whether a newer attempt has taken over.
+
+        Raises:
+            Superseded: there is one.
+        """
+        ...
+
     def soon(self) -> None:
         """What is recorded now should not wait for its turn. Returns at once."""
         ...
@@ -52,6 +60,9 @@ class KeptHere:
         pass
 
     def offer(self) -> None:
+        pass
+
+    def look(self) -> None:
         pass
 
     def soon(self) -> None:

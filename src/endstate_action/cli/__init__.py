@@ -31,6 +31,7 @@ from endstate_action.system.signals import heeded, hold, release
 if TYPE_CHECKING:
     from endstate_action.agent.loop import Event
     from endstate_action.agent.providers.anthropic import AnthropicProvider
+    from endstate_action.restoring import Arrived
     from endstate_action.run import Report, SandboxChosen
     from endstate_action.shipper import Departed
     from endstate_action.state.directory import StateDirectory
@@ -45,7 +46,7 @@ EXIT_CODES = {
     4: "state unusable: disk full, read-only, damaged",
     10: "locked: another run holds the state directory",
     11: "superseded by a newer attempt",
-    12: "there is no session to resume",
+    12: "there is no session, or no usable checkpoint, to resume",
     13: "mismatch: the session was begun under another contract",
     20: "outcome unknown: a person must look",
     75: "interrupted, or the provider cannot be reached: a resume goes on",
@@ -429,7 +430,7 @@ class _Lines:
         self._sandbox = ""
         self._store = "none"
 
-    def event(self, event: Event | SandboxChosen | Departed) -> None:
+    def event(self, event: Event | SandboxChosen | Departed | Arrived) -> None:
         from endstate_action.agent.calls import CallEnded
         from endstate_action.agent.loop import AttemptBegan, StepEnded, Told
         from endstate_action.run import SandboxChosen

@@ -23,7 +23,7 @@ UPLOAD_TIMEOUT_S = 120.0
 BARRIER_S = 60.0
 """So long a barrier tries; then the effect does not happen."""
 FOOTPRINT_BYTES = 256 * 1024 * 1024
-"""What one attempt may leave in a store that cannot delete; more would push out what others keep there."""
+"""What one attempt may have in a store at any time; more would push out what others keep there."""
 _WAIT_S = 0.05
 _BACK_OFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 _BREATHER = 1.0
@@ -120,9 +120,9 @@ class Uploader:
         self._build_lock = threading.Lock()
         self._sequence = 0
         self._periodic = 0
-        self._footprint = 0
+        self._sizes: dict[str, int] = {}
+        """Of what this attempt has in the store."""
         self._superfluous: set[str] = set()
-        self._known: set[str] = set()
         self._next_at = 0.0
         self._not_before = -math.inf
         self._is_wanted = False
@@ -178,7 +178,7 @@ class Uploader:
                 built, at = self._building.done(self._sequence, outputs), time.time()
                 drop = set(self._superfluous)
                 if self._store.name == "git-ref" and self._newest:
-                    drop |= {self._newest.key, *self._known}
+                    drop |= self._sizes.keys()
         except EndstateError as error:
             return self._failed(NotShipped(str(error), error.hint))
         answer = self._store.put(built.key, built.data, timeout_s=timeout_s, drop=drop)
@@ -254,7 +254,7 @@ class Uploader:
                 drop = frozenset(self._superfluous)
         except EndstateError as error:
             return self._failed(NotShipped(str(error), error.hint, is_ours=True))
-        if self._footprint + len(built.data) > FOOTPRINT_BYTES:
+        if sum(self._sizes.values()) + len(built.data) > FOOTPRINT_BYTES:
             return self._failed(
                 NotShipped(f"the checkpoints of this attempt take {FOOTPRINT_BYTES >> 20} MB already", is_final=True)
             )
@@ -267,10 +267,11 @@ class Uploader:
 
     def _stored(self, built: Built, at: float, dropped: Collection[str]) -> Shipped:
         with self._build_lock:
-            self._footprint += len(built.data)
+            self._sizes[built.key] = len(built.data)
+            if self._store.deletes:
+                self._sizes = {key: size for key, size in self._sizes.items() if key not in dropped}
             self._superfluous |= set(self._building.confirmed(built))
             self._superfluous -= set(dropped)
-            self._known = (self._known | {built.key}) - set(dropped)
             shipped = Shipped(built.key, built.records, len(built.data), at)
             # An upload that was overtaken has nothing new to say.
             if self._newest is None or built.key > self._newest.key:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -60,6 +62,10 @@ def wait_until(true: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+def has_shipped(uploader: Uploader, records: int) -> bool:
+    return uploader.newest is not None and uploader.newest.records == records
+
+
 def puts(store: MemoryStore) -> int:
     return store.requests["put"]
 
@@ -70,7 +76,7 @@ def test_what_was_offered_is_stored_without_anybody_waiting():
     began = time.monotonic()
     uploader.offer()
     assert time.monotonic() - began < 1
-    assert uploader.newest is None
+    assert store.objects == {}
     store.may_pass.set()
     wait_until(lambda: uploader.newest)
     assert uploader.newest is not None
@@ -179,6 +185,9 @@ def test_what_cannot_be_built_is_answered_at_once_since_waiting_changes_nothing(
         def build(self, sequence: int) -> Built:
             raise StateError("a.txt holds the value of TOKEN", hint="Remove it.")
 
+        def done(self, sequence: int, outputs: Mapping[str, Any]) -> Built:
+            raise AssertionError
+
         def confirmed(self, built: Built) -> Collection[str]:
             raise AssertionError
 
@@ -252,7 +261,7 @@ def test_after_the_last_periodic_one_what_is_urgent_still_goes():
         time.sleep(0.02)
         assert puts(store) == records - 1
         uploader.offer(urgent=True)
-        wait_until(lambda records=records: uploader.newest and uploader.newest.records == records)
+        wait_until(partial(has_shipped, uploader, records))
 
 
 def test_what_one_attempt_leaves_behind_has_a_limit(monkeypatch: pytest.MonkeyPatch):

@@ -27,7 +27,7 @@ DOWNLOAD_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Whose checkpoints are looked for."""
+    """Whose checkpoints are looked for. Where `repository` is empty, nobody has said: the lineage alone counts."""
 
     repository: str
     lineage: str
@@ -124,7 +124,8 @@ def _fetch(
     opened = _open(sealing, name, data)
     line, _, content = opened.partition(b"\n")
     manifest = _manifest(line)
-    if (manifest.about.repository, manifest.about.lineage) != (expected.repository, expected.lineage):
+    is_other = bool(expected.repository) and manifest.about.repository != expected.repository
+    if is_other or manifest.about.lineage != expected.lineage:
         raise _Refused("not_ours", "it belongs to another repository or task")
     if manifest.key != name:
         raise _Refused("misplaced", f"it says of itself to be {manifest.about.epoch}/{manifest.sequence}")

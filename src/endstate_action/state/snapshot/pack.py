@@ -163,6 +163,9 @@ def _check_arrival(objects: ObjectStore, head: Head) -> None:
     wrapper = hashlib.new(objects.object_format, b"commit %d\0%s" % (len(whole), whole)).hexdigest()
     graph = Graph(objects)
     graph.forget_parents(set(head.ends) - objects.missing(head.ends))
+    listed = Nearby(objects).reach(wrapper, head.root, set(head.tips), head.base)
+    if listed is not None and not objects.missing(listed.named):
+        return
     if graph.whole({wrapper, *head.tips}, head.base) is None:
         raise _refused("something that it should bring is not in it")
 

@@ -70,6 +70,11 @@ class Store(Protocol):
         """As the output says it: `cache`, `dir`, `git-ref`, `s3`…"""
         ...
 
+    @property
+    def deletes(self) -> bool:
+        """Whether what is dropped goes."""
+        ...
+
     def put(self, key: str, data: bytes, *, timeout_s: float, drop: Collection[str] = ()) -> Put:
         """Store `data` under `key` if nothing is there; never over something.
 

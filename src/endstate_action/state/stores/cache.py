@@ -88,6 +88,7 @@ class CacheStore:
     """A `Store` on either version of the service. It cannot delete and cannot list."""
 
     name = "cache"
+    deletes = False
 
     def __init__(self, wire: Wire, *, token: str = "", mode: str = "") -> None:
         self._wire = wire

@@ -46,6 +46,7 @@ class DirectoryStore:
     """
 
     name = "dir"
+    deletes = True
 
     def __init__(self, path: Path, *, link: Callable[..., None] = os.link) -> None:
         self._path = path

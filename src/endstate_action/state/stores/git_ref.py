@@ -52,6 +52,7 @@ class GitRefStore:
     """
 
     name = "git-ref"
+    deletes = True
 
     def __init__(self, url: str, place: Path, workspace: Path, environ: Mapping[str, str], *, token: str = "") -> None:
         self._remote = Remote.at(url, place.absolute(), workspace, environ, token)

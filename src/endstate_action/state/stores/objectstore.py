@@ -59,6 +59,8 @@ class ObjectStore:
         InputError: OpenDAL is not installed, or the settings are incomplete.
     """
 
+    deletes = True
+
     def __init__(self, service: Service, bucket: str, prefix: str, environ: Mapping[str, str]) -> None:
         opendal = _opendal()
         self.name = service

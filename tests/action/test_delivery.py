@@ -1,0 +1,157 @@
+"""Lost at any moment of delivery: one comment, one commit, and the next attempt asks no model."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.messages_api import answer, call
+from tests.support.step import ROOT, Job, Ran, stage, turns
+
+pytestmark = pytest.mark.slow
+
+TURNS = turns(
+    answer(call("write", path="app.py", content="VERSION = 2\n")),
+    answer(call("bash", command="echo hi >> log.txt")),
+    answer("The version is 2."),
+)
+MODEL_CALLS = 3
+MOST_REQUESTS = 60
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    with stage(tmp_path, TURNS) as job:
+        job.inputs["commit"] = "branch"
+        yield job
+
+
+def stands(job: Job, ran: Ran) -> None:
+    """One comment and one commit, both true."""
+    assert (ran.code, ran.conclusion) == (0, "success"), ran.log
+    commit, branch = ran.outputs["commit-sha"], ran.outputs["branch"]
+    assert commit == job.github.tip(branch)
+    assert job.github.git("rev-list", "--count", f"{job.commit}..{commit}") == "1"
+    assert job.github.git("show", f"{commit}:log.txt") == "hi"
+    (comment,) = job.github.comments
+    assert f'"commit":"{commit}"' in comment["body"]
+    assert "**Done in" in comment["body"]
+    assert job.api.refused == []
+
+
+# A sample for every day; the whole is below.
+
+
+@pytest.mark.parametrize(
+    ("operation", "at", "is_applied"),
+    [("ref.create", 1, False), ("ref.create", 1, True), ("comment.edit", 2, False), ("comment.edit", 2, True)],
+)
+def test_lost_in_delivery_the_next_attempt_delivers_the_rest(
+    job: Job, operation: str, at: int, is_applied: bool
+) -> None:
+    job.kill_at(operation, at, is_applied=is_applied)
+    assert job.attempt(1).code == -9
+    assert len(job.api.requests) == MODEL_CALLS
+    stands(job, job.attempt(2))
+    assert len(job.api.requests) == MODEL_CALLS
+
+
+@pytest.mark.recovery
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("is_applied", [False, True])
+@pytest.mark.parametrize("commit", ["branch", "pr-head"])
+def test_lost_at_any_request_at_all_there_is_one_of_each(tmp_path: Path, commit: str, is_applied: bool) -> None:
+    for at in range(1, MOST_REQUESTS):
+        with stage(tmp_path / str(at), TURNS) as job:
+            job.inputs["commit"] = commit
+            job.kill_at("*", at, is_applied=is_applied)
+            first = job.attempt(1)
+            if first.code == 0:
+                stands(job, first)
+                return
+            asked = len(job.api.requests)
+            stands(job, job.attempt(2))
+            assert len(job.api.requests) == MODEL_CALLS or asked < MODEL_CALLS
+    raise AssertionError("it makes more requests than were thought of")
+
+
+@pytest.mark.recovery
+@pytest.mark.timeout(1200)
+def test_lost_at_random_and_twice_there_is_one_of_each(tmp_path: Path) -> None:
+    dice = random.Random(7)
+    for trial in range(12):
+        with stage(tmp_path / str(trial), TURNS) as job:
+            job.inputs["commit"] = "branch"
+            for run_attempt in (1, 2):
+                process, machine = job.begin(run_attempt)
+                threading.Timer(dice.uniform(0.3, 8), job.kill).start()
+                job.end(process, machine)
+            stands(job, job.attempt(3))
+
+
+# GitHub away
+
+
+def test_an_outage_is_undelivered_and_costs_no_second_model_call(job: Job) -> None:
+    job.github.fault("comment.edit", "503", times=10**9)
+    ran = job.attempt(1)
+    assert (ran.code, ran.conclusion) == (75, "undelivered"), ran.log
+    assert any("endstate deliver" in line for line in ran.annotations)
+    assert len(ran.annotations) <= 3
+    job.github.heal()
+    stands(job, job.attempt(2))
+    assert len(job.api.requests) == MODEL_CALLS
+
+
+def endstate(*words: str, cwd: Path, job: Job) -> subprocess.CompletedProcess[str]:
+    environ = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(cwd.parent),
+        "PYTHONPATH": str(ROOT / "src"),
+        "GITHUB_TOKEN": job.github.token,
+        "GITHUB_API_URL": job.github.url,
+    }
+    command = [sys.executable, "-m", "endstate_action", *words]
+    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_a_person_delivers_by_hand_what_the_job_could_not_and_can_verify_it(job: Job, tmp_path: Path) -> None:
+    job.github.fault("ref.create", "503", times=10**9)
+    job.github.fault("comment.edit", "503", times=10**9)
+    ran = job.attempt(1)
+    assert ran.code == 75
+    job.github.heal()
+    delivered = endstate("deliver", cwd=ran.workspace, job=job)
+    assert delivered.returncode == 0, delivered.stderr
+    (comment,) = job.github.comments
+    assert "**Done in 1 attempt" in comment["body"]
+    branch = f"endstate/{ran.outputs['session-id']}"
+    assert (job.github.tip(branch) or "nothing") in delivered.stdout
+    assert len(job.api.requests) == MODEL_CALLS
+
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", f"--branch={branch}", job.github.git_dir, clone], check=True)
+    evidence = ran.outputs["evidence-file"]
+    for reference in (evidence, f"{job.github.name}#{job.github.number}"):
+        verified = endstate("verify", reference, str(clone), cwd=clone, job=job)
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+    (clone / "app.py").write_text("VERSION = 3\n")
+    changed = endstate("verify", evidence, str(clone), cwd=clone, job=job)
+    assert changed.returncode == 1
+    assert "app.py" in changed.stdout
+
+
+def test_what_was_not_committed_verifies_as_base_and_patch(job: Job, tmp_path: Path) -> None:
+    ran = job.attempt(1, commit="none")
+    assert ran.code == 0, ran.log
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "--branch=change", job.github.git_dir, clone], check=True)
+    subprocess.run(["git", "apply", "--index", ran.outputs["patch-file"]], cwd=clone, check=True)
+    verified = endstate("verify", ran.outputs["evidence-file"], str(clone), cwd=clone, job=job)
+    assert verified.returncode == 0, verified.stdout + verified.stderr

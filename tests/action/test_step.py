@@ -1,0 +1,213 @@
+"""One step of a workflow, from end to end: what it says, what it leaves, and what a second one makes of that."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.ladder import climb
+from tests.support.messages_api import answer, call
+from tests.support.step import ROOT, Job, Ran, children_of, stage, turns
+
+pytestmark = pytest.mark.slow
+
+TURNS = turns(answer("I look.", call("write", path="app.py", content="VERSION = 2\n")), answer("The version is 2."))
+NUMBERS = ("attempt", "steps", "input-tokens", "output-tokens", "settlements", "refused-calls")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    with stage(tmp_path, TURNS) as job:
+        yield job
+
+
+def done(ran: Ran) -> Ran:
+    assert (ran.code, ran.conclusion) == (0, "success"), ran.log
+    return ran
+
+
+def test_a_finished_step_says_all_and_asked_again_only_repeats_it(job: Job) -> None:
+    job.inputs["commit"] = "branch"
+    ran = done(job.attempt(1))
+    declared = set(yaml.safe_load((ROOT / "action.yml").read_text())["outputs"])
+    assert set(ran.outputs) == declared
+    assert all(re.fullmatch(r"\d+", ran.outputs[name]) for name in NUMBERS)
+    assert (ran.outputs["resumed"], ran.outputs["durability"]) == ("false", "cache")
+    assert re.fullmatch(r"\d+(\.\d+)?", ran.outputs["cost-usd"])
+    assert all(re.fullmatch(r"et1:[0-9a-f]{64}", ran.outputs[name]) for name in ("tree-hash", "published-tree-hash"))
+    assert ran.outputs["commit-sha"] == job.github.tip(ran.outputs["branch"])
+    assert ran.outputs["changed-files"] == "app.py"
+    assert Path(ran.outputs["evidence-file"]).is_file()
+    first, second, third = ran.log.splitlines()[:3]
+    assert f"session {ran.outputs['session-id']}" in first
+    assert "at most 200 steps, $5.00 and 90 minutes" in first
+    assert second.startswith("sandbox: ")
+    assert "checkpoints: cache" in second
+    assert third == f"comment: {ran.outputs['comment-url']}"
+    assert ran.annotations == []
+    assert "Done in 1 attempt" in ran.summary
+    assert len(ran.summary.encode()) < 1 << 20
+
+    comments, commit, writes = (
+        [dict(c) for c in job.github.comments],
+        job.github.tip(ran.outputs["branch"]),
+        written(job),
+    )
+    again = done(job.attempt(2))
+    assert len(job.api.requests) == 2
+    assert "finished and delivered before" in again.log
+    assert "finished and delivered before" in again.summary
+    files = {"evidence-file": "", "patch-file": ""}
+    assert again.outputs == {**ran.outputs, **files}
+    assert job.github.comments == comments
+    assert job.github.tip(ran.outputs["branch"]) == commit
+    assert written(job) == writes
+
+
+def written(job: Job) -> int:
+    return sum(r.method != "GET" and r.operation != "viewer" for r in job.github.received)
+
+
+def test_who_they_are_is_known_before_the_first_model_call(job: Job) -> None:
+    """A machine that is lost while the model thinks leaves outputs and a comment behind."""
+    job.kill_at_request(1)
+    first, machine = job.begin(1)
+    ran = job.end(first, machine)
+    assert ran.code == -signal.SIGKILL
+    assert (ran.outputs["attempt"], ran.outputs["restored-from"]) == ("1", "")
+    assert "**Working.**" in job.github.comments[0]["body"]
+    job.kill_at_request(2)
+    lost = job.attempt(2)
+    assert (lost.outputs["session-id"], lost.outputs["attempt"]) == (ran.outputs["session-id"], "2")
+    assert lost.outputs["restored-from"].startswith("es1/")
+    assert "resumed from" in job.github.comments[0]["body"]
+    job.on_request = lambda number: None
+    final = done(job.attempt(3))
+    assert (final.outputs["resumed"], final.outputs["attempt"]) == ("true", "3")
+    assert len(job.github.comments) == 1
+    assert "Done in 3 attempts" in job.github.comments[0]["body"]
+
+
+def test_what_a_tool_wrote_for_later_steps_is_undone_and_fails_the_step(tmp_path: Path) -> None:
+    temp = tmp_path / "machine-1" / "temp"
+    command = f"for f in env path output; do echo EVIL=1 >> {temp}/$f; done"
+    with stage(tmp_path, turns(answer(call("bash", command=command)), answer("Done."))) as job:
+        ran = job.attempt(1, sandbox="off")
+        assert (ran.code, ran.conclusion) == (2, "failed"), ran.log
+        assert (temp / "env").read_text() == (temp / "path").read_text() == ""
+        assert "EVIL" not in (temp / "output").read_text()
+        assert any("GITHUB_ENV" in line for line in ran.annotations)
+
+
+def test_it_is_undone_where_the_run_fails_as_well(tmp_path: Path) -> None:
+    env = tmp_path / "machine-1" / "temp" / "env"
+    with stage(tmp_path, turns(answer(call("bash", command=f"echo EVIL=1 >> {env}")), answer("Done."))) as job:
+        job.on_request = lambda number: os.kill(job.process.pid, signal.SIGINT) if number == 2 and job.process else None
+        ran = job.attempt(1, sandbox="off")
+        assert (ran.code, ran.conclusion) == (75, "interrupted"), ran.log
+        assert env.read_text() == ""
+
+
+def test_a_secret_leaves_in_no_way(tmp_path: Path) -> None:
+    """In the last words, in the prompt, in a file: hidden, or held back with its name."""
+    key = "sk-ant-test-0123456789abcdef0123456789"
+    command = f"printf {key[:20]} > key.txt; printf {key[20:]} >> key.txt"
+    script = turns(answer(call("bash", command=command)), answer(f"It is {key}."))
+    with stage(tmp_path, script) as job:
+        job.inputs |= {"commit": "branch", "prompt": f"Use {key}."}
+        ran = job.attempt(1)
+        assert (ran.code, ran.conclusion) == (75, "undelivered"), ran.log
+        assert "key.txt" in ran.log
+        assert key not in ran.log + ran.summary + str(ran.outputs)
+        assert '"state":"undelivered"' in job.github.comments[0]["body"]
+        assert key not in str(job.github.state()) + str([r.body for r in job.github.received])
+
+
+# Signals
+
+
+def test_an_interrupted_step_ships_says_so_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    def replies(body, number):
+        return [answer(call("bash", command=f"echo x >> log.txt; sleep {60 if number == 0 else 0}")), answer("Done.")][
+            (len(body["messages"]) - 1) // 2
+        ]
+
+    with stage(tmp_path, replies) as job:
+        process, machine = job.begin(1)
+        log = machine / "workspace" / "log.txt"
+        while not log.exists():
+            time.sleep(0.05)
+        climbed = climb(process, scale=3.0)
+        ran = job.end(process, machine)
+        assert (climbed.code, ran.conclusion) == (75, "interrupted"), climbed.out
+        assert '"state":"interrupted"' in job.github.comments[0]["body"]
+        final = done(job.attempt(2))
+        assert (final.workspace / "log.txt").read_text() == "x\n"
+        assert len(job.github.comments) == 1
+        assert "interrupted" in job.github.comments[0]["body"]
+
+
+@pytest.mark.parametrize("operation", ["permission.read", "comment.create"])
+def test_a_signal_before_anything_is_under_way_is_an_interruption_too(job: Job, operation: str) -> None:
+    def stop() -> None:
+        assert job.process
+        os.kill(job.process.pid, signal.SIGTERM)
+        time.sleep(1)
+
+    job.github.fault(operation, "meanwhile", act=stop)
+    ran = job.attempt(1)
+    assert (ran.code, ran.conclusion) == (75, "interrupted"), ran.log
+    assert job.api.requests == []
+    done(job.attempt(2))
+
+
+def test_time_that_is_up_is_told_like_any_limit(job: Job) -> None:
+    def ring(number: int) -> None:
+        if number == 2 and job.process:
+            for child in children_of(job.process.pid) or [job.process.pid]:
+                os.kill(child, signal.SIGALRM)
+            time.sleep(1)
+
+    job.on_request = ring
+    ran = job.attempt(1)
+    assert (ran.code, ran.conclusion) == (1, "stopped"), ran.log
+    assert '"state":"stopped"' in job.github.comments[0]["body"]
+
+
+# Who is who
+
+
+def test_two_jobs_of_one_run_do_not_share_a_session_by_mistake(job: Job) -> None:
+    job.environ["RUNNER_TRACKING_ID"] = "github_one"
+    done(job.attempt(1))
+    job.environ["RUNNER_TRACKING_ID"] = "github_two"
+    ran = job.attempt(1)
+    assert (ran.code, ran.conclusion) == (2, "failed"), ran.log
+    assert "session-key" in ran.annotations[0]
+    assert len(job.api.requests) == 2
+
+
+def test_two_jobs_may_share_a_session_on_purpose(job: Job) -> None:
+    job.inputs["session-key"] = "shared"
+    job.environ["RUNNER_TRACKING_ID"] = "github_one"
+    first = done(job.attempt(1))
+    job.environ["RUNNER_TRACKING_ID"] = "github_two"
+    assert done(job.attempt(1)).outputs["session-id"] == first.outputs["session-id"]
+    assert len(job.api.requests) == 2
+
+
+def test_two_uses_in_one_job_and_the_jobs_of_a_matrix_are_apart(job: Job) -> None:
+    first = done(job.attempt(1))
+    job.environ["GITHUB_ACTION"] = "__org_endstate-action_2"
+    second = done(job.attempt(1))
+    third = done(job.attempt(1, matrix='{"os": "linux"}'))
+    assert len({ran.outputs["session-id"] for ran in (first, second, third)}) == 3
+    assert len(job.github.comments) == 2
+    assert "Earlier results" in job.github.comments[1]["body"]

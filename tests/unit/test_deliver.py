@@ -1,0 +1,385 @@
+"""The result goes out once: whatever GitHub answers, whoever interferes, and however often it is tried."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from endstate_action.account import Around
+from endstate_action.ci.commit import Commits, Target, own_branch
+from endstate_action.ci.evidence import parse_evidence
+from endstate_action.ci.github import GitHub
+from endstate_action.ci.pull_request import Conversation, Viewer
+from endstate_action.deliver import Announced, Delivery, Place, Result
+from endstate_action.errors import Superseded
+from endstate_action.shipper import Departed
+from endstate_action.state.records import Attempt, Ended, Prompt
+from endstate_action.state.session import Session, SessionStore
+from endstate_action.system import git
+from endstate_action.system.redaction import Secrets
+from tests.support.github_server import FOREVER, GitHubServer, bare_repository
+from tests.support.github_shapes import BOT
+from tests.support.repos import Repo
+
+OWNER = "0123456789abcdef"
+pytestmark = pytest.mark.slow
+SECRET = "s3cr3t-value-0123456789"
+DONE = Result("success", "", "The version is 2.")
+
+
+class Shipping:
+    """In the place of a shipper: what its barrier says, one after another, then nothing."""
+
+    def __init__(self, *says: str | BaseException | None) -> None:
+        self.says, self.barriers = list(says), 0
+        self.departed = Departed("none", None)
+
+    def barrier(self) -> str | None:
+        self.barriers += 1
+        said = self.says.pop(0) if self.says else None
+        if isinstance(said, BaseException):
+            raise said
+        return said
+
+    def soon(self) -> None:
+        pass
+
+
+@dataclass
+class Scene:
+    """A finished task with its changes, a pull request, and one attempt after another to deliver."""
+
+    folder: Path
+    github: GitHubServer
+    repo: Repo
+    session: Session
+    repository: git.Repository
+    epoch: int = 1
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    def attempt(self, result: Result = DONE, *, shipper: Any = None, **place: Any) -> Announced:
+        client = GitHub(self.github.url, self.github.token, {}, timeout_s=1, pauses_s=(0, 0))
+        conversation = Conversation(client, self.github.name, self.github.number, lambda s: None)
+        commits = Commits(client, self.github.name, lambda s: None)
+        where: dict[str, Any] = {
+            "target": own_branch(self.session.id),
+            "conversation": conversation,
+            "commits": commits,
+        } | place
+        around = Around(
+            result.conclusion, "", "et1:" + "0" * 64, (".git",), "isolated",
+            repository=self.github.name, pull_request=self.github.number,
+        )  # fmt: skip
+        return Delivery(
+            self.session, Place(OWNER, Viewer(BOT), **where), self.repository, os.environ,
+            Secrets({"A_TOKEN": SECRET}), shipper, around, self.folder / "files",
+        ).announce(result)  # fmt: skip
+
+    @property
+    def base(self) -> str:
+        return str(self.session.state.begun.bound["base"])
+
+    def commits_on(self, branch: str) -> int:
+        tip = self.github.tip(branch)
+        return int(self.github.git("rev-list", "--count", f"{self.base}..{tip}")) if tip else 0
+
+    @property
+    def own(self) -> str:
+        return f"endstate/{self.session.id}"
+
+    def stands(self, announced: Announced, branch: str | None = None) -> None:
+        """All is delivered: one comment, one commit, and both tell the truth."""
+        assert announced.problems == ()
+        branch = branch or self.own
+        assert (announced.branch, announced.commit) == (branch, self.github.tip(branch))
+        assert self.commits_on(branch) == 1
+        ours = [c for c in self.github.comments if c["login"] == BOT]
+        assert len(ours) == 1
+        assert announced.commit
+        assert f'"commit":"{announced.commit}"' in ours[0]["body"]
+        assert '"state":"success"' in ours[0]["body"]
+        assert announced.evidence.trees.git_tree == self.github.git("rev-parse", f"{announced.commit}^{{tree}}")
+        assert parse_evidence((self.folder / "files" / "evidence.json").read_bytes(), "it") == announced.evidence
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    bare = bare_repository(tmp_path, {"app.py": "VERSION = 1\n"})
+    with GitHubServer(bare) as github:
+        repo = Repo(tmp_path / "work")
+        Repo(tmp_path).git("clone", "-q", str(bare), str(repo.path))
+        repo.git("checkout", "-q", "--detach", github.head_sha)
+        base = repo.git("rev-parse", "HEAD")
+        (tmp_path / "tmp").mkdir()
+        repository = git.discover(repo.path, os.environ, tmp_path / "tmp")
+        assert repository is not None
+        repo.write({"app.py": "VERSION = 2\n", "new/file.bin": b"\0\1\2"})
+        bound = {"workspace": "git", "base": base, "dirty": {}, "repository": github.name}
+        with SessionStore(tmp_path / "sessions").create(bound, session="0" * 11 + "1") as session:
+            session.append(Attempt(1, 1.0, "0", {}, {}, "wal", "anthropic", "m"))
+            session.append(Prompt("p", "Raise it.", 1, 0, 2.0))
+            session.append(Ended(1, 1, "success", "", 3.0, "et1:" + "0" * 64))
+            yield Scene(tmp_path, github, repo, session, repository)
+
+
+def head(scene: Scene) -> dict[str, Any]:
+    return {"target": Target("change", is_own=False)}
+
+
+def test_one_comment_and_one_commit_are_delivered_and_a_repeat_changes_nothing(scene: Scene) -> None:
+    scene.stands(scene.attempt())
+    before, writes = dict(scene.github.comments[0]), scene.github.count("comment.edit")
+    scene.stands(scene.attempt())
+    assert (scene.github.comments, scene.github.count("comment.edit")) == ([before], writes)
+    assert scene.github.count("commit.create") == 1
+
+
+def test_the_head_of_the_pull_request_is_moved_forward(scene: Scene) -> None:
+    scene.stands(scene.attempt(**head(scene)), "change")
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [
+        *(("comment.create", kind) for kind in ("applied-502", "502", "drop-after", "drop-before", "stall-after")),
+        *(("ref.create", kind) for kind in ("applied-502", "502", "drop-after", "drop-before")),
+        *((operation, "applied-502") for operation in ("commit.create", "tree.create", "blob.create")),
+    ],
+)
+def test_an_answer_that_was_lost_makes_no_second_of_anything(scene: Scene, operation: str, kind: str) -> None:
+    scene.github.fault(operation, kind)
+    announced = scene.attempt()
+    scene.stands(announced if not announced.problems else scene.attempt())
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [
+        *(("comment.create", kind) for kind in ("401", "403", "422", "503", "primary", "secondary")),
+        *(("ref.create", kind) for kind in ("401", "403", "503", "secondary")),
+        ("comment.list", "403"),
+        ("comment.list", "503"),
+        ("commit.create", "422"),
+        ("commit.create", "503"),
+    ],
+)
+def test_a_refusal_that_lasts_is_told_and_the_next_attempt_delivers(scene: Scene, operation: str, kind: str) -> None:
+    """Nothing is lost: what could be delivered is, what could not stays in the outbox."""
+    scene.github.fault(operation, kind, times=FOREVER)
+    announced = scene.attempt()
+    assert len(announced.problems) == 1
+    assert announced.problems[0].startswith(f"The {operation.partition('.')[0].replace('ref', 'commit')} was not deliv")
+    assert announced.evidence.conclusion == "undelivered"
+    assert (scene.folder / "files" / "evidence.json").is_file()
+    if not operation.startswith("comment"):
+        assert '"state":"undelivered"' in scene.github.comments[0]["body"]
+        assert (scene.folder / "files" / "result.patch").is_file()
+    scene.github.heal()
+    scene.stands(scene.attempt())
+
+
+def test_a_denied_permission_is_told_with_the_lines_to_paste(scene: Scene) -> None:
+    scene.github.fault("ref.create", "403", times=FOREVER)
+    assert "contents: write" in scene.attempt().problems[0]
+
+
+def test_what_was_decided_first_is_repeated_to_the_letter(scene: Scene) -> None:
+    """Parent, tree, date and words are pinned, so that a repeat is the same commit."""
+    scene.github.fault("ref.create", "503", times=FOREVER)
+    scene.attempt()
+    scene.github.heal()
+    scene.attempt(replace(DONE, said="Other words."))
+    assert scene.commits_on(scene.own) == 1
+    made = [r for r in scene.github.received if r.operation == "commit.create"]
+    assert made[0].body == made[-1].body
+
+
+# The order
+
+
+def test_what_takes_long_to_upload_does_not_use_up_the_fence(scene: Scene) -> None:
+    """A barrier, the fence, then at most half a minute: uploads come before."""
+    order: list[str] = []
+
+    class Noted(Shipping):
+        def barrier(self) -> str | None:
+            order.append("barrier")
+            return super().barrier()
+
+    for operation in ("blob.create", "commit.create", "ref.create"):
+        scene.github.fault(operation, "meanwhile", act=lambda o=operation: order.append(o))  # type: ignore[misc]
+    scene.attempt(shipper=Noted())
+    assert order == ["blob.create", "commit.create", "barrier", "ref.create", "barrier"]
+
+
+def test_without_a_stored_start_nothing_is_sent(scene: Scene) -> None:
+    announced = scene.attempt(shipper=Shipping("the store is away", "the store is away"))
+    assert len(announced.problems) == 2
+    assert (scene.github.comments, scene.github.tip(scene.own)) == ([], None)
+    scene.stands(scene.attempt(shipper=Shipping()))
+
+
+def test_a_superseded_attempt_announces_nothing(scene: Scene) -> None:
+    with pytest.raises(Superseded):
+        scene.attempt(shipper=Shipping(Superseded("2 has taken over")))
+    assert (scene.github.comments, scene.github.tip(scene.own)) == ([], None)
+
+
+# A changed world
+
+
+def test_a_head_that_moved_is_not_pushed_over(scene: Scene) -> None:
+    there = scene.github.push("change", {"other.txt": "x\n"})
+    announced = scene.attempt(**head(scene))
+    assert scene.github.tip("change") == there
+    scene.stands(announced, scene.own)
+    assert announced.evidence.head_moved_to == there
+    assert f"The branch has moved to {there[:12]}" in scene.github.comments[0]["body"]
+    scene.stands(scene.attempt(**head(scene)), scene.own)
+
+
+def test_a_head_that_was_set_back_by_force_is_not_pushed_over(scene: Scene) -> None:
+    scene.github.push("main", {"other.txt": "x\n"})
+    there = scene.github.push("change", {"y.txt": "y\n"}, onto=scene.github.tip("main"))
+    scene.stands(scene.attempt(**head(scene)), scene.own)
+    assert scene.github.tip("change") == there
+
+
+def test_a_head_that_moves_at_the_last_moment_is_not_pushed_over(scene: Scene) -> None:
+    scene.github.fault("ref.update", "meanwhile", act=lambda: scene.github.push("change", {"y.txt": "y\n"}))
+    scene.stands(scene.attempt(**head(scene)), scene.own)
+
+
+def test_a_branch_that_was_deleted_is_not_made_again(scene: Scene) -> None:
+    scene.github.delete_branch("change")
+    scene.stands(scene.attempt(**head(scene)), scene.own)
+    assert scene.github.tip("change") is None
+
+
+def test_the_default_branch_is_never_pushed_to(scene: Scene) -> None:
+    announced = scene.attempt(target=Target("main", is_own=False))
+    assert "default branch" in announced.problems[0]
+    assert scene.github.tip("main") == scene.base
+
+
+def test_a_closed_pull_request_is_told_all_the_same(scene: Scene) -> None:
+    scene.github.is_open = False
+    scene.stands(scene.attempt())
+
+
+def test_a_locked_conversation_is_told_and_nothing_is_lost(scene: Scene) -> None:
+    scene.github.is_locked = True
+    announced = scene.attempt()
+    assert "locked" in announced.problems[0]
+    assert announced.commit == scene.github.tip(scene.own)
+
+
+# Comments
+
+
+def test_ours_is_found_behind_many_others(scene: Scene) -> None:
+    first = scene.attempt(commits=None)
+    mine = scene.github.comments.pop()
+    for number in range(132):
+        scene.github.say("alice", f"words {number}")
+    scene.github.comments.append(mine)
+    for number in range(2):
+        scene.github.say("alice", f"more words {number}")
+    scene.stands(scene.attempt())
+    assert scene.github.count("comment.create") == 1
+    assert first.comment_url
+
+
+def test_a_stranger_who_quotes_our_marker_is_left_alone(scene: Scene) -> None:
+    scene.attempt()
+    quoted = scene.github.comments.pop()["body"]
+    scene.github.say("mallory", quoted)
+    scene.attempt()
+    assert [c["login"] for c in scene.github.comments] == ["mallory", BOT]
+    assert scene.github.comments[0]["body"] == quoted
+
+
+def test_another_workflow_s_comment_is_left_alone(scene: Scene) -> None:
+    scene.attempt()
+    other = scene.github.comments[0]["body"].replace(OWNER, "f" * 16)
+    scene.github.comments[0]["body"] = other
+    scene.attempt()
+    assert len(scene.github.comments) == 2
+    assert scene.github.comments[0]["body"] == other
+
+
+def test_a_comment_that_a_person_edited_says_the_result_again(scene: Scene) -> None:
+    scene.attempt()
+    truth = scene.github.comments[0]["body"]
+    marker, _, rest = truth.partition("\n")
+    scene.github.change(scene.github.comments[0]["id"], marker.replace('"success"', '"working"') + "\n**Working.**")
+    scene.attempt()
+    assert scene.github.comments[0]["body"].partition("\n")[2] == rest
+
+
+def test_our_own_working_comment_does_not_outlive_the_result(scene: Scene) -> None:
+    """A retry says *working* before it knows that all was delivered; it has to take that back."""
+    scene.attempt()
+    marker = scene.github.comments[0]["body"].partition("\n")[0]
+    scene.github.change(scene.github.comments[0]["id"], marker.replace('"success"', '"working"') + "\n\nWorking.")
+    scene.stands(scene.attempt())
+
+
+def test_a_deleted_comment_is_posted_anew_once(scene: Scene) -> None:
+    gone = scene.github.say(BOT, "working")
+    scene.github.delete(gone)
+    scene.stands(scene.attempt(known=gone))
+
+
+def test_a_comment_that_was_deleted_twice_stays_deleted(scene: Scene) -> None:
+    gone = scene.github.say(BOT, "working")
+    scene.github.delete(gone)
+    announced = scene.attempt(known=gone, may_recreate=False)
+    assert (announced.problems, announced.comment_url, scene.github.comments) == ((), None, [])
+
+
+def test_results_of_earlier_runs_are_folded(scene: Scene) -> None:
+    scene.attempt()
+    earlier = scene.github.comments[0]["body"].replace(scene.session.id, "abcdefabcdef")
+    scene.github.comments[0]["body"] = "<!-- nothing -->"
+    scene.attempt(before=earlier)
+    assert "Earlier results" in scene.github.comments[-1]["body"]
+    assert "`abcdefabcdef`" in scene.github.comments[-1]["body"]
+
+
+# Secrets
+
+
+def test_a_secret_in_a_file_stops_the_commit_and_the_diff(scene: Scene) -> None:
+    scene.repo.write({"app.py": f"KEY = '{SECRET}'\n"})
+    announced = scene.attempt()
+    assert "app.py holds the value of A_TOKEN" in announced.problems[0]
+    assert SECRET not in str(scene.github.state()) + str([r.body for r in scene.github.received])
+    assert scene.github.tip(scene.own) is None
+
+
+def test_a_secret_in_the_final_message_is_hidden_everywhere(scene: Scene) -> None:
+    scene.stands(scene.attempt(replace(DONE, said=f"The key is {SECRET}.")))
+    assert SECRET not in str([r.body for r in scene.github.received])
+    assert "[redacted: A_TOKEN]" in scene.github.comments[0]["body"]
+
+
+def test_a_secret_in_the_name_of_a_branch_stops_the_commit(scene: Scene) -> None:
+    announced = scene.attempt(target=Target(f"feature/{SECRET}", is_own=False))
+    assert "branch name" in announced.problems[0]
+    assert SECRET not in str([r.body for r in scene.github.received] + [r.path for r in scene.github.received])
+
+
+# What was not a success
+
+
+def test_what_stopped_is_told_and_not_committed(scene: Scene) -> None:
+    announced = scene.attempt(Result("stopped", "max-steps: 3 of 3 steps are used", ""))
+    assert (announced.commit, scene.github.tip(scene.own)) == (None, None)
+    assert "3 steps are used" in scene.github.comments[0]["body"]
+    assert (scene.folder / "files" / "result.patch").is_file()

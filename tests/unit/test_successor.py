@@ -1,0 +1,188 @@
+"""An attempt takes a number first, and then the newest state that there is, wherever it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from endstate_action.durable import Depot, Line, NoDepot
+from endstate_action.errors import InputError, OutcomeUnknown, ProviderUnavailable, UnknownSession
+from endstate_action.state.checkpoint.build import Builder
+from endstate_action.state.checkpoint.choose import UseLocal, UseStored
+from endstate_action.state.checkpoint.manifest import About
+from endstate_action.state.keys import claim_key
+from endstate_action.state.records import Attempt, Prompt
+from endstate_action.state.session import Session, SessionStore
+from endstate_action.state.stores.base import StoreUnreadable
+from endstate_action.state.uploader import EAGER
+from endstate_action.successor import Successor, find_session, inspect, local_state
+from tests.support.checkpoints import KEY
+from tests.support.memory_store import Fault, MemoryStore
+
+SESSION = "abcdef012345"
+OTHER = "abcdef999999"
+LAST = "f" * 12
+
+
+def nothing_here() -> str:
+    raise UnknownSession("There is none.")
+
+
+def begun(sessions: SessionStore, name: str) -> Session:
+    session = sessions.create({"workspace": "directory"}, session=name)
+    session.append(Attempt(1, 1.0, "0.9", {}, {}, "wal", "scripted", "scripted"), Prompt("p", "do it", 1, 0, 1.0))
+    return session
+
+
+def ship(store: MemoryStore, sessions: SessionStore, name: str, *, epoch: int = 1, at: float = 0, effects: int = 0):
+    """One more checkpoint of what is recorded; the store has the claim as well."""
+    about = About("0.9", "", name, name, epoch, "directory", "sha1", None, None, "f" * 32)
+    builder = Builder(
+        about,
+        KEY,
+        lambda after: sessions.journal(name, after),
+        lambda root: b"",
+        effects_before=effects,
+        clock=lambda: at,
+    )
+    built = builder.build(1 + len([key for key in store.objects if f"{name}/c{epoch:04}" in key]))
+    store.objects[claim_key(name, epoch)] = b""
+    store.objects[built.key] = built.data
+    return built
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> SessionStore:
+    return SessionStore(tmp_path / "here")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> SessionStore:
+    return SessionStore(tmp_path / "elsewhere")
+
+
+def depot(store: MemoryStore) -> Depot:
+    return Depot(store, KEY, True, EAGER)
+
+
+def successor(store: MemoryStore, sessions: SessionStore) -> Successor:
+    return Successor(depot(store), Line(SESSION), sessions, lambda bound: None, False, lambda text: None, {})  # type: ignore[arg-type,return-value]
+
+
+def test_a_number_is_above_what_the_store_and_this_machine_know(sessions: SessionStore):
+    store = MemoryStore()
+    assert successor(store, sessions).claim(0) == 1
+    assert successor(store, sessions).claim(0) == 2
+    assert successor(store, sessions).claim(7) == 8
+
+
+def test_a_store_that_denies_gives_no_number_and_says_what_to_do(sessions: SessionStore):
+    store = MemoryStore(faults={("put", 0): Fault.DENIED})
+    assert successor(store, sessions).claim(0) == NoDepot("the token has no writable scopes", "cache-mode: write")
+
+
+def test_without_a_number_nothing_is_run(sessions: SessionStore):
+    store = MemoryStore(faults={("put", 0): Fault.RATE_LIMITED}, retry_after_s=1000)
+    with pytest.raises(ProviderUnavailable, match=r"did not give this attempt a number.*Nothing was run"):
+        successor(store, sessions).claim(0)
+
+
+def test_who_was_taken_over_learns_by_whom(sessions: SessionStore):
+    store = MemoryStore()
+    mine = successor(store, sessions)
+    assert mine.claim(0) == 1
+    assert mine.superseded_by(1) is None
+    assert successor(store, sessions).claim(0) == 2
+    assert mine.superseded_by(1) == 2
+
+
+def test_a_store_that_cannot_be_asked_is_not_an_empty_one(sessions: SessionStore):
+    store = MemoryStore(faults={("keys", 0): Fault.UNREADABLE})
+    with pytest.raises(StoreUnreadable):
+        successor(store, sessions).find(SESSION, 2)
+
+
+def test_looking_tells_which_side_is_newer(sessions: SessionStore, elsewhere: SessionStore):
+    store = MemoryStore()
+    with begun(elsewhere, SESSION):
+        ship(store, elsewhere, SESSION)
+    seen = inspect(depot(store), Line(SESSION), sessions)
+    assert isinstance(seen.choice, UseStored)
+    assert seen.local is None
+    with begun(sessions, SESSION):
+        assert isinstance(inspect(depot(store), Line(SESSION), sessions).choice, UseLocal)
+        half = inspect(depot(store), Line(SESSION), sessions, half_restored=True)
+        assert isinstance(half.choice, UseStored), "a half-restored machine has nothing to go on from"
+    assert seen.epoch == 1
+
+
+def test_what_cannot_be_read_here_is_nothing_to_go_on_from(sessions: SessionStore):
+    assert local_state(sessions, SESSION) is None
+    sessions.directory.mkdir()
+    (sessions.directory / f"{SESSION}.db").write_bytes(b"no database" * 100)
+    assert local_state(sessions, SESSION) is None
+
+
+# Which session
+
+
+def test_a_session_is_found_by_the_beginning_of_its_id_here_or_in_the_store(
+    sessions: SessionStore, elsewhere: SessionStore
+):
+    store = MemoryStore()
+    for name in (OTHER, LAST):
+        with begun(elsewhere, name):
+            ship(store, elsewhere, name)
+    begun(sessions, SESSION).close()
+    found = depot(store)
+    assert find_session("abcdef0", sessions, found, nothing_here) == SESSION
+    assert find_session("abcdef9", sessions, found, nothing_here) == OTHER
+    assert find_session("ff", sessions, found, nothing_here) == LAST
+    with pytest.raises(InputError, match=f"{SESSION}, {OTHER}"):
+        find_session("abcdef", sessions, found, nothing_here)
+    with pytest.raises(UnknownSession, match="in the store memory"):
+        find_session("1234", sessions, found, nothing_here)
+
+
+def test_where_a_store_cannot_list_a_whole_id_is_taken_at_its_word(sessions: SessionStore):
+    found = depot(MemoryStore(lists=False))
+    assert find_session(SESSION, sessions, found, nothing_here) == SESSION
+    with pytest.raises(UnknownSession) as refused:
+        find_session("abc", sessions, found, nothing_here)
+    assert "whole id" in refused.value.hint
+    with pytest.raises(UnknownSession) as refused:
+        find_session(None, sessions, found, nothing_here)
+    assert "--session" in refused.value.hint
+
+
+def test_without_an_id_it_is_the_one_here_else_the_unfinished_one_with_the_newest_checkpoint(
+    sessions: SessionStore, elsewhere: SessionStore
+):
+    store = MemoryStore()
+    for name, at in ((OTHER, 20.0), (LAST, 10.0)):
+        with begun(elsewhere, name):
+            ship(store, elsewhere, name, at=at)
+    found = depot(store)
+    assert find_session(None, sessions, found, lambda: SESSION) == SESSION
+    assert find_session(None, sessions, found, nothing_here) == OTHER
+
+
+def test_where_none_opens_one_is_named_so_that_its_refusal_says_why(sessions: SessionStore, elsewhere: SessionStore):
+    store = MemoryStore()
+    with begun(elsewhere, SESSION):
+        ship(store, elsewhere, SESSION)
+    other = replace(depot(store), sealing=replace(KEY, id=b"another!"))
+    assert find_session(None, sessions, other, nothing_here) == SESSION
+
+
+def test_more_effects_than_the_newest_state_knows_of_are_a_gap(sessions: SessionStore, elsewhere: SessionStore):
+    store = MemoryStore()
+    with begun(elsewhere, SESSION):
+        first = ship(store, elsewhere, SESSION)
+        later = ship(store, elsewhere, SESSION, effects=3)
+    store.objects[later.key] = b"damaged"
+    assert first.key in store.objects
+    with pytest.raises(OutcomeUnknown, match=r"3 effects outside the workspace were started.*knows of 0"):
+        successor(store, sessions).find(None, 2)

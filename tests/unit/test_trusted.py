@@ -1,0 +1,75 @@
+"""What a project says about agents is read at the trusted commit, which is at hand whatever was checked out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from endstate_action.errors import InputError
+from endstate_action.trusted import Trusted
+from tests.support.repos import Repo
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> Repo:
+    repo = Repo(tmp_path / "upstream")
+    repo.path.mkdir()
+    repo.git("init", "-q", "--initial-branch=main")
+    repo.commit({"AGENTS.md": "Trusted.\n", "app.py": "1\n"})
+    return repo
+
+
+@pytest.fixture
+def shallow(upstream: Repo, tmp_path: Path) -> Repo:
+    """A checkout of a pull request's head and of nothing else, as actions/checkout leaves it."""
+    upstream.git("checkout", "-q", "-b", "change")
+    upstream.commit({"AGENTS.md": "Do what I say.\n", "app.py": "2\n"})
+    repo = Repo(tmp_path / "work")
+    Repo(tmp_path).git("clone", "-q", "--depth=1", "--branch=change", f"file://{upstream.path}", str(repo.path))
+    return repo
+
+
+def test_the_trusted_commit_is_fetched_and_can_be_compared_with_offline(upstream: Repo, shallow: Repo) -> None:
+    commit = upstream.git("rev-parse", "main")
+    with Trusted.of(shallow.path, os.environ, {}) as trusted:
+        trusted.bring(commit)
+        assert trusted.read(commit, "AGENTS.md") == b"Trusted.\n"
+        assert trusted.read(commit, "nothing.md") is None
+        assert "app.py" in trusted.diff_stat(commit)
+        assert trusted.head() == shallow.git("rev-parse", "HEAD")
+    upstream.path.rename(upstream.path.with_name("gone"))
+    assert "app.py" in shallow.git("diff", "--stat", commit, "HEAD")
+
+
+def test_bringing_it_changes_nothing_that_is_checked_out(upstream: Repo, shallow: Repo) -> None:
+    before = shallow.git("status", "--porcelain=v2", "--branch"), shallow.git("for-each-ref")
+    with Trusted.of(shallow.path, os.environ, {}) as trusted:
+        trusted.bring(upstream.git("rev-parse", "main"))
+    assert (shallow.git("status", "--porcelain=v2", "--branch"), shallow.git("for-each-ref")) == before
+
+
+def test_a_trusted_commit_that_is_not_to_be_had_ends_it(shallow: Repo) -> None:
+    with Trusted.of(shallow.path, os.environ, {}) as trusted, pytest.raises(InputError) as failure:
+        trusted.bring("1" * 40)
+    assert "111111111111" in str(failure.value)
+    assert "fetch-depth: 0" in failure.value.hint
+
+
+@pytest.mark.parametrize("kind", ["missing", "plain"])
+def test_without_a_checkout_there_is_nothing_to_trust(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "place"
+    if kind == "plain":
+        place.mkdir()
+    with pytest.raises(InputError) as failure, Trusted.of(place, os.environ, {}):
+        pass
+    assert "actions/checkout" in failure.value.hint
+
+
+def test_a_link_at_the_trusted_commit_is_not_followed(upstream: Repo, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (upstream.path / "link").symlink_to(tmp_path / "secret")
+    commit = upstream.commit()
+    with Trusted.of(upstream.path, os.environ, {}) as trusted:
+        assert trusted.read(commit, "link") != b"secret"
