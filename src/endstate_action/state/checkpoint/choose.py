@@ -134,9 +134,28 @@ def choose(local: Local | None, found: Sequence[Seen], witness: int) -> Choice:
     # With entries of which none opens, a new session would do everything again beside a trail that is there.
     if use == NoneFound() and ordered:
         return _none_usable(tuple(ordered))
-    # A name can be read where its content cannot, so it tells of effects that the usable state knows nothing of.
-    started = max([witness, *(seen.key.effects for seen in ordered)])
+    # A name can be read where its content cannot, so it tells of effects that the usable state knows nothing of. One
+    # from before the epoch of a chosen checkpoint does not: what that attempt did it had shipped before that epoch was
+    # claimed, so that it was seen then; what it shipped later it did not do, since the fence was in its way.
+    since = _epoch_of(use, local)
+    telling = [seen.key.effects for seen in ordered if seen.key.epoch >= since or isinstance(use, UseLocal)]
+    started = max([witness, *telling, known + _started_after(ordered, since)])
     return Gap(known, started, use) if known < started else use
+
+
+def _epoch_of(use: UseStored | UseLocal | AlreadyDone | NoneFound, local: Local | None) -> int:
+    match use:
+        case UseStored(key) | AlreadyDone(key):
+            return key.epoch
+        case _:
+            return local.epoch if local else 0
+
+
+def _started_after(ordered: Sequence[Seen], epoch: int) -> int:
+    """How many effects a later attempt has started for certain: its names differ by them, whatever it began with."""
+    later = [seen.key for seen in ordered if seen.key.epoch > epoch]
+    counts = [[key.effects for key in later if key.epoch == one] for one in {key.epoch for key in later}]
+    return max((max(effects) - min(effects) for effects in counts), default=0)
 
 
 def _newest(

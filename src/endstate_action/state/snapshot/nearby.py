@@ -30,13 +30,13 @@ class Nearby:
     _kinds: dict[str, str] = field(default_factory=dict)
     """Of the tips that were seen, which stay what they are."""
 
-    def reach(self, wrapper: str, root: str, tips: set[str], base: str | None) -> Listed | None:
-        """As `Graph.whole` lists it, for the commit `wrapper` of the snapshot `root`; None where git is to be asked.
+    def reach(self, root: str, tips: set[str], base: str | None) -> Listed | None:
+        """As `Graph.whole` lists it, for a commit of the snapshot `root`, without that; None where git is to be asked.
 
         Trees and commits have been read. Whether the files' contents are there shows when they are packed.
         """
         try:
-            return _Walk(self.objects, base).of(wrapper, root, self._by_kind(tips))
+            return _Walk(self.objects, base).of(root, self._by_kind(tips))
         except (_Unusual, SnapshotDamaged):
             return None
 
@@ -54,8 +54,7 @@ class _Walk:
         self._trees: list[tuple[str, bytes, str | None]] = []
         """To be looked into: the id, the path, and what the base has in that place."""
 
-    def of(self, wrapper: str, root: str, tips: dict[str, str]) -> Listed:
-        self._named[wrapper] = b""
+    def of(self, root: str, tips: dict[str, str]) -> Listed:
         self._snapshot(root)
         self._commits({tip for tip, kind in tips.items() if kind == "commit"})
         self._follow()

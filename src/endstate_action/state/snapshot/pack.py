@@ -20,6 +20,7 @@ from endstate_action.errors import StateError
 from endstate_action.state.snapshot.git_graph import Graph, Listed
 from endstate_action.state.snapshot.nearby import Nearby
 from endstate_action.state.snapshot.objects import ObjectStore
+from endstate_action.state.snapshot.packing import entry
 from endstate_action.system.git_call import GitError
 from endstate_action.system.names import short
 from endstate_action.system.process import Completed
@@ -70,18 +71,22 @@ def pack(
     graph = Graph(objects)
     wanted = set(tips)
     try:
-        wrapper = objects.write("commit", _wrapper(root, base))
-        listed, sound = (nearby or Nearby(objects)).reach(wrapper, root, wanted, base), wanted
+        wrapper = _wrapper(root, base)
+        listed, sound = (nearby or Nearby(objects)).reach(root, wanted, base), wanted
         done = _packed(objects, listed, look) if listed else None
-        if listed is None or done is None or done.returncode != 0:
-            listed, sound = _by_git(graph, wrapper, root, wanted, base)
+        if listed is not None and done is not None and done.returncode == 0:
+            # Nothing here needs the wrapper, and put into the store it would cost its syncs.
+            content = _joined(done.stdout, entry("commit", wrapper), objects.object_format)
+        else:
+            listed, sound = _by_git(graph, objects.write("commit", wrapper), root, wanted, base)
             done = _packed(objects, listed, look)
+            content = done.stdout
     except GitError as error:
         raise _not_made(str(error)) from error
     if done.returncode != 0:
         raise _not_made(done.stderr.decode("utf-8", "replace").strip())
     head = {"root": root, "base": base, "tips": sorted(sound), "ends": sorted(graph.forgotten(listed.named))}
-    return _MAGIC + json.dumps(head).encode() + b"\n" + done.stdout
+    return _MAGIC + json.dumps(head).encode() + b"\n" + content
 
 
 def read_head(data: bytes) -> Head:
@@ -140,6 +145,13 @@ def _packed(objects: ObjectStore, listed: Listed, look: Callable[[str, bytes], N
     return objects.git("pack-objects", *options, input=b"\n".join(lines) + b"\n")
 
 
+def _joined(content: bytes, last: bytes, object_format: str) -> bytes:
+    """The pack with one more object."""
+    count, width = int.from_bytes(content[8:12]) + 1, hashlib.new(object_format).digest_size
+    body = b"".join((content[:8], count.to_bytes(4), content[12:-width], last))
+    return body + hashlib.new(object_format, body).digest()
+
+
 def _by_git(graph: Graph, wrapper: str, root: str, tips: set[str], base: str | None) -> tuple[Listed, set[str]]:
     """What the snapshot and those of the tips reach that are whole; and these."""
     listed = graph.whole({wrapper, *tips}, base)
@@ -163,8 +175,8 @@ def _check_arrival(objects: ObjectStore, head: Head) -> None:
     wrapper = hashlib.new(objects.object_format, b"commit %d\0%s" % (len(whole), whole)).hexdigest()
     graph = Graph(objects)
     graph.forget_parents(set(head.ends) - objects.missing(head.ends))
-    listed = Nearby(objects).reach(wrapper, head.root, set(head.tips), head.base)
-    if listed is not None and not objects.missing(listed.named):
+    listed = Nearby(objects).reach(head.root, set(head.tips), head.base)
+    if listed is not None and not objects.missing({wrapper, *listed.named}):
         return
     if graph.whole({wrapper, *head.tips}, head.base) is None:
         raise _refused("something that it should bring is not in it")

@@ -111,11 +111,22 @@ def test_what_is_here_stands_in_for_a_newer_one_that_is_damaged():
 # What the world has seen
 
 
-@pytest.mark.parametrize("seen", [bad(2, 7, 3), bad(2, 7, 3, kind="other_key"), unread(1, 1, 3), good(1, 1, 3)])
+@pytest.mark.parametrize("seen", [bad(2, 7, 3), bad(2, 7, 3, kind="other_key"), bad(3, 1, 3)])
 def test_a_name_with_more_effects_than_the_usable_state_knows_is_a_gap(seen):
     gap = choose(None, [good(2, 6, 2), seen], 0)
     assert isinstance(gap, Gap)
     assert (gap.known, gap.started) == (2, 3)
+
+
+@pytest.mark.parametrize("seen", [unread(1, 1, 3), good(1, 1, 3)])
+def test_a_name_from_before_the_epoch_of_the_usable_state_tells_nothing_new(seen):
+    """Who shipped it was overtaken at its barrier, or its effect was seen when the later epoch began."""
+    assert choose(None, [good(2, 6, 2), seen], 0) == UseStored(key(2, 6, 2))
+
+
+def test_what_a_later_attempt_certainly_started_is_missed_whatever_it_began_with():
+    gap = choose(None, [good(1, 2, 1), bad(2, 1, 0), bad(2, 2, 1)], 0)
+    assert gap == Gap(1, 2, UseStored(key(1, 2, 1), (bad(2, 2, 1), bad(2, 1, 0))))
 
 
 def test_a_gap_says_what_would_be_used():
@@ -195,10 +206,11 @@ LOCAL = st.none() | st.builds(Local, st.integers(1, 3), st.integers(1, 4), st.in
 def test_whatever_there_is_no_choice_is_below_what_the_world_has_seen(local, found, witness):
     chosen = choose(local, found, witness)
     known = {seen.key: seen for seen in found}
+    since = 0
     match chosen:
         case UseStored(chosen_key) | AlreadyDone(chosen_key):
             assert isinstance(known[chosen_key].found, Usable)
-            effects = chosen_key.effects
+            effects, since = chosen_key.effects, chosen_key.epoch
         case UseLocal():
             assert local is not None
             effects = local.effects
@@ -208,7 +220,7 @@ def test_whatever_there_is_no_choice_is_below_what_the_world_has_seen(local, fou
         case _:
             assert refusal(chosen) is not None
             return
-    assert effects >= max([witness, *(seen.key.effects for seen in found)])
+    assert effects >= max([witness, *(seen.key.effects for seen in found if seen.key.epoch >= since)])
     assert refusal(chosen) is None
     assert choose(local, found[::-1], witness) == chosen
 
