@@ -193,7 +193,11 @@ class Delivery:
 
         known = self.session.state.was_delivered("commit")
         if known is None:
-            # Before the fence is read: it takes as long as there is much to upload, and nothing refers to it yet.
+            # The result is safe before anything is sent. Uploads come before the fence is read again, since they take
+            # as long as there is much to upload, and nothing refers to them yet.
+            held = self._held()
+            if held is not None:
+                return announced.without("commit", held)
             prepared = commits.prepare(plan, _changes(announced, seen))
             if not isinstance(prepared, Applied):
                 return announced.without("commit", _why(prepared))
@@ -212,7 +216,8 @@ class Delivery:
         known = state.was_delivered("comment")
         if known is not None and there is not None and self._says_it(there, announced):
             return replace(announced, comment_url=known.value)
-        before = place.before or (there.body if there else "")
+        # What stands there by now was said by this attempt itself, where it has said anything.
+        before = place.before if place.known is not None else there.body if there else ""
         earlier = earlier_of(before, state.begun.session, max(state.task, 1))
         said = self.secrets.hide(result.said)
         body = render_comment(announced.evidence, place.owner, said, announced.patch, earlier)
@@ -247,7 +252,7 @@ class Delivery:
         self.session.append(Delivering(state.task, what, state.epoch, self.clock()))
         outcome: Outcome[str] = TooLate()
         for _ in range(_MOST_FENCES):
-            held = self.shipper.barrier() if self.shipper else None
+            held = self._held()
             if held is not None:
                 return self._recorded(what, ok=False, value="", reason=held)
             until = time.monotonic() + SENDER_S
@@ -261,6 +266,10 @@ class Delivery:
         if self.shipper:
             self.shipper.soon()
         return done
+
+    def _held(self) -> str | None:
+        """Ship, and read the fence; the reason where nothing may be sent."""
+        return self.shipper.barrier() if self.shipper else None
 
     def _recorded(self, what: str, *, ok: bool, value: str, reason: str) -> Delivered:
         state = self.session.state

@@ -50,7 +50,13 @@ def stands(job: Job, ran: Ran) -> None:
 
 @pytest.mark.parametrize(
     ("operation", "at", "is_applied"),
-    [("ref.create", 1, False), ("ref.create", 1, True), ("comment.edit", 2, False), ("comment.edit", 2, True)],
+    [
+        ("commit.create", 1, False),
+        ("ref.create", 1, False),
+        ("ref.create", 1, True),
+        ("comment.edit", 2, False),
+        ("comment.edit", 2, True),
+    ],
 )
 def test_lost_in_delivery_the_next_attempt_delivers_the_rest(
     job: Job, operation: str, at: int, is_applied: bool

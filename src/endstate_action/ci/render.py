@@ -169,8 +169,7 @@ def earlier_of(body: str, session: str, task: int) -> tuple[str, ...]:
         return ()
     lines = body.replace("\r\n", "\n").split("\n")
     kept = _listed_earlier(lines)
-    # A run that had not ended did not know which task it would be.
-    if marker.session != session or (marker.task != task and marker.state != "working"):
+    if (marker.session, marker.task) != (session, task):
         kept = [_as_earlier(marker, lines), *kept]
     return tuple(kept_line(line, _EARLIER_UNITS) for line in kept[:_MOST_EARLIER])
 
