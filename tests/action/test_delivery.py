@@ -82,8 +82,9 @@ def test_lost_at_any_request_at_all_there_is_one_of_each(tmp_path: Path, commit:
                 stands(job, first)
                 return
             asked = len(job.api.requests)
+            is_shipped = job.github.count("commit.read") > 0  # the first request of all that deliver
             stands(job, job.attempt(2))
-            assert len(job.api.requests) == MODEL_CALLS or asked < MODEL_CALLS
+            assert len(job.api.requests) == asked or not is_shipped
     raise AssertionError("it makes more requests than were thought of")
 
 

@@ -6,7 +6,7 @@ the source; at least one of the named tests must then fail (`python -m tests.mut
 
 from __future__ import annotations
 
-from tests.mutants import checkpoints, github, leaving, packaging, stores, watching
+from tests.mutants import checkpoints, github, leaving, packaging, step, stores, watching
 from tests.mutants.row import Mutant as Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -1162,5 +1162,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *leaving.ROWS,
     *github.ROWS,
     *packaging.ROWS,
+    *step.ROWS,
     *watching.ROWS,
 )

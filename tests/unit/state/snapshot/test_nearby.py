@@ -43,9 +43,8 @@ def works(kept: Kept) -> None:
 def followed(kept: Kept, root: str, tips: frozenset[str]) -> tuple[Listed | None, Listed | None]:
     """Here and by git."""
     assert kept.base
-    wrapper = kept.store.write("commit", f"tree {root}\nparent {kept.base}\nauthor a <a@b> 0 +0000\n\nx\n".encode())
     here = Nearby(kept.store).reach(root, set(tips), kept.base)
-    return here, Graph(kept.store).whole({wrapper, *tips}, kept.base)
+    return here, Graph(kept.store).whole({wrapper(kept, root), *tips}, kept.base)
 
 
 def test_what_is_followed_here_is_what_git_follows(sides):
@@ -65,8 +64,8 @@ def test_what_is_followed_here_is_what_git_follows(sides):
 
 
 def test_a_pack_of_few_changes_takes_one_process_of_git(sides, tmp_path):
-    """And a second one for tips that were not seen before."""
-    kept = sides[0]
+    """And a second one for tips that were not seen before. It arrives whole."""
+    kept, there = sides
     works(kept)
     root, _, tips = snapshot(kept)
     store, told = counting(kept, tmp_path)
@@ -76,6 +75,8 @@ def test_a_pack_of_few_changes_takes_one_process_of_git(sides, tmp_path):
     told.write_text("")
     assert pack(store, root, tips, kept.base, nearby=nearby) == first
     assert [line.split()[0] for line in told.read_text().splitlines()] == ["pack-objects"]
+    apply(there.store, first, there.base)
+    assert there.store.missing({root, *tips}) == set()
 
 
 def counting(kept: Kept, tmp_path: Path) -> tuple[ObjectStore, Path]:
@@ -126,19 +127,35 @@ def test_a_pack_without_the_content_of_one_file_is_refused(sides):
     """It has every tree, so that following them alone would not tell."""
     kept, there = sides
     root, lost = holed(kept)
-    body = f"tree {root}\nparent {kept.base}\n"
-    body += (
-        "author endstate <endstate@localhost> 0 +0000\ncommitter endstate <endstate@localhost> 0 +0000\n\nsnapshot\n"
-    )
-    wrapper = kept.store.write("commit", body.encode())
+    with pytest.raises(PackRefused, match="not in it"):
+        apply(there.store, without(kept, root, lost), there.base)
+
+
+def test_a_pack_without_its_wrapper_is_refused(sides):
+    """Whatever the format promises has to be there, needed today or not."""
+    kept, there = sides
+    kept.state.capture()
+    kept.repo.write({"new.txt": "new\n"})
+    root, _, _ = snapshot(kept)
+    apply(there.store, without(kept, root, ""), there.base)
+    other = Kept(there.repo, there.place.parent / "other", there.base)
+    with pytest.raises(PackRefused, match="not in it"):
+        apply(other.store, without(kept, root, wrapper(kept, root)), other.base)
+
+
+def without(kept: Kept, root: str, lost: str) -> bytes:
+    """The pack of a snapshot, but for one object."""
     listed = Nearby(kept.store).reach(root, set(), kept.base)
     assert listed
-    assert lost in listed.named
-    given = "".join(f"{name}\n" for name in (wrapper, *listed.named) if name != lost).encode()
-    poor = kept.store.git("pack-objects", "-q", "--stdout", input=given).stdout
-    head = f'endstate pack 1 {{"root": "{root}", "base": "{kept.base}", "tips": [], "ends": []}}\n'
-    with pytest.raises(PackRefused, match="not in it"):
-        apply(there.store, head.encode() + poor, there.base)
+    given = "".join(f"{name}\n" for name in (wrapper(kept, root), *listed.named) if name != lost).encode()
+    content = kept.store.git("pack-objects", "-q", "--stdout", input=given).stdout
+    return f'endstate pack 1 {{"root": "{root}", "base": "{kept.base}", "tips": [], "ends": []}}\n'.encode() + content
+
+
+def wrapper(kept: Kept, root: str) -> str:
+    nobody = "endstate <endstate@localhost> 0 +0000"
+    lines = (f"tree {root}", f"parent {kept.base}", f"author {nobody}", f"committer {nobody}", "", "snapshot", "")
+    return kept.store.write("commit", "\n".join(lines).encode())
 
 
 def holed(kept: Kept) -> tuple[str, str]:

@@ -1,0 +1,122 @@
+"""The step of a workflow, and what it delivers."""
+
+from __future__ import annotations
+
+from tests.mutants.row import Mutant
+
+ROWS: tuple[Mutant, ...] = (
+    Mutant(
+        name="comment-is-believed",
+        guard="Our comment counts as delivered only where it says the result",
+        file="src/endstate_action/deliver.py",
+        old="if known is not None and there is not None and self._says_it(there, announced):",
+        new="if known is not None:",
+        tests=("tests/unit/test_deliver.py::test_our_own_working_comment_does_not_outlive_the_result",),
+    ),
+    Mutant(
+        name="pinned-plan",
+        guard="What was decided first is repeated to the letter",
+        file="src/endstate_action/deliver.py",
+        old="if known is not None and known.conclusion == result.conclusion and not self._is_stale(known, published):",
+        new="if False:",
+        tests=("tests/unit/test_deliver.py::test_what_was_decided_first_is_repeated_to_the_letter",),
+    ),
+    Mutant(
+        name="barrier-of-delivery",
+        guard="Nothing is sent whose start is not stored",
+        file="src/endstate_action/deliver.py",
+        old="        return self.shipper.barrier() if self.shipper else None\n",
+        new="        return None\n",
+        tests=("tests/unit/test_deliver.py::test_without_a_stored_start_nothing_is_sent",),
+    ),
+    Mutant(
+        name="secret-in-file",
+        guard="No file with a secret is committed",
+        file="src/endstate_action/deliver.py",
+        old="if change.after and (found := self.secrets.contains(seen.blob(change.after.id))):",
+        new="if change.after and (found := self.secrets.contains(b'')):",
+        tests=("tests/unit/test_deliver.py::test_a_secret_in_a_file_stops_the_commit_and_the_diff",),
+    ),
+    Mutant(
+        name="secret-in-comment",
+        guard="No comment with a secret is posted",
+        file="src/endstate_action/deliver.py",
+        old="if leaked := self.secrets.contains(body):",
+        new="if leaked := []:",
+        tests=("tests/unit/test_deliver.py::test_a_secret_in_a_file_stops_the_commit_and_the_diff",),
+    ),
+    Mutant(
+        name="deleted-twice",
+        guard="Who deletes our comment twice means it",
+        file="src/endstate_action/deliver.py",
+        old="known=place.known, may_recreate=place.may_recreate",
+        new="known=place.known",
+        tests=("tests/unit/test_deliver.py::test_a_comment_that_was_deleted_twice_stays_deleted",),
+    ),
+    Mutant(
+        name="own-branch-when-moved",
+        guard="A moved head is not pushed over; the result has a branch of its own",
+        file="src/endstate_action/deliver.py",
+        old="    own = own_branch(plan.session)\n",
+        new="    own = target\n",
+        tests=("tests/unit/test_deliver.py::test_a_head_that_moved_is_not_pushed_over",),
+    ),
+    Mutant(
+        name="foreign-undone-on-failure",
+        guard="What a tool wrote for later steps is undone where the run fails, too",
+        file="src/endstate_action/action.py",
+        old="        if foreign := self.files.undo_foreign():\n            self.tell_foreign(foreign)\n        with suppress",
+        new="        with suppress",
+        tests=("tests/action/test_step.py::test_it_is_undone_where_the_run_fails_as_well",),
+    ),
+    Mutant(
+        name="outsiders-find-no-shell",
+        guard="Without a sandbox, outsiders' text finds no shell",
+        file="src/endstate_action/action.py",
+        old='return [tool for tool in tools if tool.name != "bash"]',
+        new="return tools",
+        tests=("tests/action/test_step_events.py::test_without_a_sandbox_the_words_of_outsiders_find_no_shell",),
+    ),
+    Mutant(
+        name="recorded-outsiders",
+        guard="A retry offers the tools that the first attempt did",
+        file="src/endstate_action/action.py",
+        old='self.base, self.has_outsiders = bound.get("base"), bound.get("outsiders") is True',
+        new='self.base, self.has_outsiders = bound.get("base"), self._has_outsiders(self._prompt(trusted, commit))',
+        tests=("tests/action/test_step_events.py::test_a_retry_offers_the_tools_that_the_first_attempt_did",),
+    ),
+    Mutant(
+        name="last-word-of-a-run",
+        guard="A comment does not go on saying that a run works that has failed",
+        file="src/endstate_action/action.py",
+        old="                    self.working.end(ending(error.exit_code).conclusion, str(error))\n",
+        new="                    pass\n",
+        tests=(
+            "tests/action/test_step_inputs.py::test_a_model_that_nobody_knows_ends_as_failed_and_the_comment_says_so",
+        ),
+    ),
+    Mutant(
+        name="signal-before-session",
+        guard="A signal before a session is open is an interruption, and says so",
+        file="src/endstate_action/action.py",
+        old="            signal.signal(number, self._stopped)\n",
+        new="            pass\n",
+        tests=("tests/action/test_step.py::test_a_signal_before_anything_is_under_way_is_an_interruption_too",),
+    ),
+    Mutant(
+        name="trusted-checkout",
+        guard="Without a checkout there is nothing to trust",
+        file="src/endstate_action/trusted.py",
+        old="            if found is None:\n",
+        new="            if False:\n",
+        tests=("tests/unit/test_trusted.py::test_without_a_checkout_there_is_nothing_to_trust",),
+    ),
+    Mutant(
+        name="remote-of-clone",
+        guard="The repository of a clone is the end of its address",
+        file="src/endstate_action/hand.py",
+        old='/?\\Z")',
+        new='/?")',
+        tests=("tests/unit/test_hand.py::test_the_repository_is_that_of_the_clone",),
+    ),
+)
