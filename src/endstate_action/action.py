@@ -30,13 +30,14 @@ from endstate_action.ci.commit import NEEDS_CONTENTS, Commits, Target, own_branc
 from endstate_action.ci.conclusions import Conclusion, ending
 from endstate_action.ci.event import Actor, Comment, CommentKind, Event, parse_comment, read_event
 from endstate_action.ci.github import GitHub
-from endstate_action.ci.lineage import Claimant, Lineage, claimant, lineage, refuse_collision, session_id
+from endstate_action.ci.lineage import Claimant, Lineage, claimant, lineage, matrix_digest, refuse_collision, session_id
 from endstate_action.ci.marker import owner_of, parse_marker
-from endstate_action.ci.outcome import Applied, Denied, Failed
+from endstate_action.ci.outcome import Applied, Denied, Failed, Outcome
 from endstate_action.ci.prompt import Prompt, Thread, build, task_of
 from endstate_action.ci.pull_request import (
     NEEDS_COMMENTS,
     Conversation,
+    Viewer,
     permission_of,
     place_of,
     read_pull_request,
@@ -46,6 +47,7 @@ from endstate_action.ci.pull_request import (
 from endstate_action.ci.trust import (
     LEVELS,
     Allowed,
+    Level,
     Recorded,
     Refused,
     Rules,
@@ -284,6 +286,8 @@ class _Asked:
     announced: Announced | None = None
     head: str | None = None
     """The commit that is checked out."""
+    viewer: Viewer | None = None
+    levels: dict[str, Outcome[Level]] = field(default_factory=dict)
     effects: int = 0
     """Effects outside that are known to have been started; our comment bears witness to them."""
 
@@ -343,7 +347,7 @@ class _Asked:
         reason = skipped(event, self.rules, recorded)
         if reason is not None:
             raise _Skip(reason.reason)
-        level = permission_of(self.github, event.repository.full_name, actor.login)
+        level = self._level(actor.login)
         found = decide(event, self.rules, level.value if isinstance(level, Applied) else None, recorded)
         match found:
             case Skipped(words):
@@ -372,7 +376,7 @@ class _Asked:
         for author in prompt.authors:
             if author is None:
                 return True
-            level = permission_of(self.github, self.event.repository.full_name, author.login)
+            level = self._level(author.login)
             if not isinstance(level, Applied) or LEVELS.index(level.value) < LEVELS.index("write"):
                 return True
         return False
@@ -389,11 +393,24 @@ class _Asked:
         )
         return [tool for tool in tools if tool.name != "bash"]
 
+    def _viewer(self) -> Viewer:
+        """Who we are to GitHub, asked once."""
+        if self.viewer is None:
+            self.viewer = viewer_of(self.github)
+        return self.viewer
+
+    def _level(self, login: str) -> Outcome[Level]:
+        """What an account may do here, asked once."""
+        if login not in self.levels:
+            self.levels[login] = permission_of(self.github, self.event.repository.full_name, login)
+        return self.levels[login]
+
     def _owner(self) -> str:
         run = self.event.run
         # Jobs that share a session by its key, as retry jobs do, share its comment.
         step = self.inputs.values["step"] or run.step
-        job, step = ("", self.line.text) if self.line.is_explicit else (run.job, step)
+        entry = f"{run.job} {matrix_digest(self.inputs.values['matrix'])}".rstrip()
+        job, step = ("", self.line.text) if self.line.is_explicit else (entry, step)
         return owner_of(run.workflow_ref.partition("@")[0], job, step, self.event.number or 0)
 
     def _prompt(self, trusted: Trusted, commit: str) -> Prompt:
@@ -446,7 +463,7 @@ class _Asked:
     def _prove(self) -> None:
         """Raises: InputError: a permission is missing; with the lines to paste. Nothing was spent."""
         event = self.event
-        self.place = Place(self._owner(), viewer_of(self.github))
+        self.place = Place(self._owner(), self._viewer())
         if self.inputs.commit != "none":
             commits = Commits(self.github, event.repository.full_name)
             proved = commits.may_commit()
@@ -484,7 +501,7 @@ class _Asked:
         """The number of effects outside that our comment says were started."""
         if self.inputs.comment != "sticky" or self.event.number is None:
             return 0
-        event, owner, viewer = self.event, self._owner(), viewer_of(self.github)
+        event, owner, viewer = self.event, self._owner(), self._viewer()
 
         def is_ours(body: str, author: Any) -> bool:
             marker = parse_marker(body)
@@ -506,7 +523,7 @@ class _Asked:
         if event.number is None:
             return []
         conversation = Conversation(self.github, event.repository.full_name, event.number)
-        return [PrComment(conversation, viewer_of(self.github), time.time())]
+        return [PrComment(conversation, self._viewer(), time.time())]
 
     def _make_sandbox(self, probe: Callable[[], Sandbox | NoSandbox]) -> Sandbox | NoSandbox:
         return obtain(probe, self.step.environ, may_install=True).sandbox
@@ -565,17 +582,20 @@ class _Asked:
                 "endstate: not durable",
             )
         if self.working and self.began:
-            self.working.say()
+            self.working.soon()
 
     # The end
 
     def _finish(self, finishing: Finishing) -> Announcement:
+        if self.began is None:
+            # It was finished before, and nothing is left to do but to tell.
+            self._on_event(AttemptBegan(finishing.session.id, finishing.epoch, resumed=True, pending=0))
         if self.working:
             self.working.stop()
         session, result, place = (
             finishing.session,
             finishing.result,
-            self.place or Place("0" * 16, viewer_of(self.github)),
+            self.place or Place("0" * 16, self._viewer()),
         )
         if place.commits and place.target is None:
             place = replace(place, target=own_branch(session.id))
@@ -700,6 +720,7 @@ class _Working:
         self._started = time.time()
         self._lock = threading.Lock()
         self._over = threading.Event()
+        self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._comment: int | None = None
         self._is_recreated = False
@@ -724,6 +745,10 @@ class _Working:
         self._thread = threading.Thread(target=self._live, name="endstate-comment", daemon=True)
         self._thread.start()
 
+    def soon(self) -> None:
+        """There is news; it is told in the thread that does that, so that nobody waits for GitHub."""
+        self._wake.set()
+
     def say(self) -> None:
         """Say what is known now, once a minute at most; a failure is no reason to stop: the next look heals it."""
         if self._edited is None or time.monotonic() - self._edited >= SIGN_OF_LIFE_S:
@@ -733,12 +758,14 @@ class _Working:
     def end(self, conclusion: Conclusion, why: str) -> None:
         """Say that this attempt is over, and why, in the little time that a signal leaves."""
         self._over.set()
+        self._wake.set()
         last = threading.Thread(target=self._last, args=(conclusion, self._asked.step.secrets.redact(why)), daemon=True)
         last.start()
         last.join(LAST_WORD_S)
 
     def stop(self) -> None:
         self._over.set()
+        self._wake.set()
         with self._lock:
             pass
 
@@ -769,7 +796,9 @@ class _Working:
                 self._is_recreated |= stuck.value.was == "recreated"
 
     def _live(self) -> None:
-        while not self._over.wait(SIGN_OF_LIFE_S):
+        while not self._over.is_set():
+            self._wake.wait(SIGN_OF_LIFE_S)
+            self._wake.clear()
             with suppress(Exception):  # a sign of life is nothing that a run dies of
                 self.say()
 

@@ -229,6 +229,8 @@ class Finishing:
     shipper: Shipper | None
     restored: Arrived | None
     secrets: Secrets
+    epoch: int
+    """The number of this attempt, also where nothing was left to do but to tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,7 +446,9 @@ class _Story:
                     if result.reason == FINISHED_BEFORE:
                         shipper.begin()  # no step of this attempt has asked for it
                     shipper.refuse_superseded()
-                finishing = Finishing(session, result, place, chosen, shipper, found.restored, secrets)
+                finishing = Finishing(
+                    session, result, place, chosen, shipper, found.restored, secrets, taken.epoch or session.state.epoch
+                )
                 announced = self.ports.finish(finishing)
             except Superseded:
                 raise
@@ -457,6 +461,8 @@ class _Story:
         told["durability"] = departed.store if departed else "none"
         told["restored-from"] = found.restored.key if found.restored else None
         told["restored-tree-hash"] = found.restored.tree_hash if found.restored else None
+        if result.reason == FINISHED_BEFORE and taken.epoch is not None:
+            told |= {"attempt": taken.epoch, "resumed": True}
         told |= announced.outputs
         if shipper and announced.word is not None:
             shipper.conclude({**told, **announced.word})

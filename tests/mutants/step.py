@@ -119,4 +119,57 @@ ROWS: tuple[Mutant, ...] = (
         new='/?")',
         tests=("tests/unit/test_hand.py::test_the_repository_is_that_of_the_clone",),
     ),
+    Mutant(
+        name="action-hands-over-address",
+        guard="The cache's address is handed from the Node step to ours",
+        file="action.yml",
+        old="core.setOutput('results-url', env.ACTIONS_RESULTS_URL ?? '');",
+        new="core.setOutput('results-url', '');",
+        tests=(
+            "tests/action/test_act_preempted.py::test_a_green_run_that_is_run_again_asks_no_model_and_tells_its_outputs_again",
+        ),
+        needs="node",
+    ),
+    Mutant(
+        name="delivered-runs-nothing",
+        guard="What was finished and delivered is told again, and not run",
+        file="src/endstate_action/run.py",
+        old='if found.done is not None and prompt_id in found.done.manifest.outputs.get("prompt-ids", ()):',
+        new="if found.done is not None and prompt_id is None:",
+        tests=(
+            "tests/action/test_act_preempted.py::test_a_green_run_that_is_run_again_asks_no_model_and_tells_its_outputs_again",
+        ),
+        needs="node",
+    ),
+    Mutant(
+        name="delivery-keeps-baseline",
+        guard="A prompt that the session knows does not make its baseline anew",
+        file="src/endstate_action/run.py",
+        old='is_asked_anew = self.settings.prompt is not None and not session.state.knows_prompt(self.prompt_id or "")',
+        new="is_asked_anew = self.settings.prompt is not None",
+        tests=(
+            "tests/action/test_act_preempted.py::test_killed_during_both_deliveries_nothing_is_delivered_twice_and_no_model_is_asked_again",
+        ),
+        needs="node",
+    ),
+    Mutant(
+        name="delivery-tells-its-attempt",
+        guard="An attempt that only delivers tells its own number",
+        file="src/endstate_action/run.py",
+        old='told |= {"attempt": taken.epoch, "resumed": True}',
+        new="pass",
+        tests=(
+            "tests/action/test_act_preempted.py::test_killed_during_both_deliveries_nothing_is_delivered_twice_and_no_model_is_asked_again",
+        ),
+        needs="node",
+    ),
+    Mutant(
+        name="matrix-comments-apart",
+        guard="Jobs of a matrix have a comment each",
+        file="src/endstate_action/action.py",
+        old="entry = f\"{run.job} {matrix_digest(self.inputs.values['matrix'])}\".rstrip()",
+        new="entry = run.job",
+        tests=("tests/action/test_act_preempted.py::test_two_jobs_of_a_matrix_have_two_sessions_and_two_comments",),
+        needs="node",
+    ),
 )

@@ -59,7 +59,7 @@ class GitHub:
     Args:
         api_url: `GITHUB_API_URL`; on an Enterprise Server it has a path.
         env: where proxies and certificates are named.
-        pauses_s: between two reads, and between two writes, as GitHub asks for.
+        pauses_s: between two reads, and between two writes; GitHub asks for the latter, and counts a read for little.
 
     Raises:
         InputError: an address, a token, a proxy or a certificate file that cannot be used.
@@ -72,7 +72,7 @@ class GitHub:
         env: Mapping[str, str],
         *,
         timeout_s: int = TIMEOUT_S,
-        pauses_s: tuple[float, float] = (0.25, 1.0),
+        pauses_s: tuple[float, float] = (0, 1.0),
     ) -> None:
         endpoint = Endpoint.checked(api_url, token, env)
         self._token = token

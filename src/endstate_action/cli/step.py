@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,6 +56,9 @@ def action() -> int:
             hang_up()
 
     def story() -> int:
+        # Beside everything that stands before the first request: it takes longer than all of it.
+        if environ.get("INPUT_PROVIDER") in (None, "", "anthropic"):
+            Thread(target=_load_sdk, name="endstate-sdk", daemon=True).start()
         from endstate_action.action import Step
 
         _begun.is_running = True
@@ -68,6 +73,13 @@ def action() -> int:
         )
 
     return supervise(story, tell)
+
+
+def _load_sdk() -> None:
+    from endstate_action.agent.providers.anthropic import load
+
+    with suppress(Exception):  # the run meets it again, where it can be told
+        load()
 
 
 @cli.command(short_help="Check a result against its evidence.")

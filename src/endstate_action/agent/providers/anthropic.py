@@ -32,6 +32,15 @@ _LONGEST_PAUSE_S = 120.0
 _loading = threading.Lock()
 
 
+def load() -> None:
+    """Import the SDK, which takes about a second, and make nothing of it."""
+    with _loading:
+        import anthropic
+        import httpx2  # noqa: F401
+
+        del anthropic
+
+
 class AnthropicProvider:
     """Asks the Messages API at `base_url` with an API key or, without one, with a bearer token.
 
