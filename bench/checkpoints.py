@@ -61,8 +61,8 @@ def measure(scratch: Path, size: Size) -> Iterator[Outcome]:
     for steps in size.sessions:
         work.grow(steps - work.steps)
         yield from _sizes(work, size)
+        yield _restored(work, scratch, size)
     yield _beside_appends(work, size)
-    yield _restored(work, scratch, size)
     yield _total(Work(scratch / "total", size.files), size)
     yield from slow_store(scratch, size)
 
@@ -223,7 +223,7 @@ def _restored(work: Work, scratch: Path, size: Size) -> Outcome:
     work.build()
     took, waited, busy = [], [], []
     for run in range(size.runs):
-        fresh = scratch / f"fresh{run}"
+        fresh = scratch / f"fresh{work.epoch}-{run}"
         _shell(f"git clone -q --depth=1 file://{work.root} {fresh.name}", scratch)
         store = _Timed(work.store)
         began, used = time.perf_counter(), sum(os.times()[:4])
@@ -233,8 +233,8 @@ def _restored(work: Work, scratch: Path, size: Size) -> Outcome:
         waited.append(store.seconds)
         if scan(fresh, [b".git", b".endstate"]).tree_hash != hashed:
             raise RuntimeError("the tree that came back is another one")
-    what = f"restore of {size.files} files on a fresh machine with a depth-1 checkout, beyond the store's own time"
-    detail = f"session of {work.steps} steps; {ms(median(busy))} of it at work, the store's {ms(median(waited))}"
+    what = f"restore of {size.files} files, session of {work.steps} steps, on a fresh machine with a depth-1 checkout"
+    detail = f"the store's own {ms(median(waited))} aside; {ms(median(busy))} of processor time"
     return timed(what, 1.0, median(took), "s", detail)
 
 
