@@ -20,7 +20,7 @@ from endstate_action.state.snapshot import Restored
 from endstate_action.state.snapshot.base import note_base
 from endstate_action.state.snapshot.pack import apply, read_head
 from endstate_action.system import own_files
-from endstate_action.system.tree import scan
+from endstate_action.system.tree import StatCache, scan
 from endstate_action.workplace import Workplace
 
 
@@ -87,7 +87,10 @@ def restore(opened: Opened, place: Workplace, sessions: SessionStore, fetch_base
     own_files.put(place.state.restore_log, json.dumps({"key": str(opened.key)}).encode())
     restored = _restore_workspace(opened, place) if opened.pack is not None and manifest.root else None
     sessions.adopt(manifest.about.session, opened.rows)
-    tree_hash = scan(place.workspace, [name.encode() for name in (".git", place.state_name)]).tree_hash
+    # Everything is read, whatever was remembered here; what is remembered now makes the next look fast.
+    cache = StatCache(place.state.cache)
+    cache.forget()
+    tree_hash = scan(place.workspace, [name.encode() for name in (".git", place.state_name)], cache).tree_hash
     if restored and restored.exact and manifest.tree_hash not in (None, tree_hash):
         raise NotRestored(
             f"The workspace was restored from {opened.key}, but its tree hash is not the one on record. "

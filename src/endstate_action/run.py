@@ -300,6 +300,12 @@ class _Story:
         name = self._wanted(wanted)
         taken = self._take_over(Line(name), above=self._epoch_of(name))
         found = self._found(name, taken)
+        if found.session is None and not isinstance(self.depot, NoDepot):
+            raise UnknownSession(
+                f"The store {self.depot.store.name} has no checkpoint of session {name}, and it is not here either: if "
+                "it was begun, its machine was lost before the first one was stored. Nothing was run.",
+                hint="`endstate run PROMPT` begins anew; `endstate sessions inspect --store …` shows what is stored.",
+            )
         # Of what a workflow has stored, the line of attempts has another name than the session.
         return self.go_on(found.session or name, taken, found)
 

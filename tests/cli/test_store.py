@@ -443,3 +443,16 @@ def test_the_end_of_the_output_pipe_ends_in_a_shipped_checkpoint(place: Place) -
             stream.close()
         assert process.wait(timeout=60) in (0, 75)
     assert place.checkpoints()
+
+
+def test_a_session_that_died_before_its_first_checkpoint_is_told_from_one_that_never_was(place: Place) -> None:
+    place.replies = [{"text": "done"}]
+    assert place.run("do it").code == 0
+    for key in place.checkpoints():
+        key.unlink()
+    place.clone()
+
+    ran = place.run("--resume")
+
+    assert ran.code == 12
+    assert "has no checkpoint of session" in ran.err
