@@ -32,7 +32,7 @@ from endstate_action.ci.event import Actor, Comment, CommentKind, Event, parse_c
 from endstate_action.ci.github import GitHub
 from endstate_action.ci.lineage import Claimant, Lineage, claimant, lineage, matrix_digest, refuse_collision, session_id
 from endstate_action.ci.marker import owner_of, parse_marker
-from endstate_action.ci.outcome import Applied, Denied, Failed, Outcome
+from endstate_action.ci.outcome import Ambiguous, Applied, Denied, Failed, Outcome, RateLimited, Unavailable
 from endstate_action.ci.prompt import Prompt, Thread, build, task_of
 from endstate_action.ci.pull_request import (
     NEEDS_COMMENTS,
@@ -62,7 +62,7 @@ from endstate_action.ci.workflow import Log, RunnerFiles, Value
 from endstate_action.config import Settings, parse_choice, parse_settings
 from endstate_action.deliver import Announced, Delivery, Place, Result
 from endstate_action.durable import Line
-from endstate_action.errors import EndstateError, InputError, StateError, Superseded
+from endstate_action.errors import EndstateError, InputError, Interrupted, StateError, Superseded
 from endstate_action.restoring import Arrived
 from endstate_action.run import AlreadyDelivered, Announcement, Errand, Finishing, Ports, Report, SandboxChosen, attend
 from endstate_action.shipper import Departed
@@ -252,6 +252,8 @@ class Step:
         found = read_pull_request(github, event.repository.full_name, number)
         if isinstance(found, Applied):
             return with_pull_request(event, found.value.pull_request)
+        if isinstance(found, Unavailable | RateLimited | Ambiguous):
+            raise _no_answer(found)
         remedy = f"{found.remedy} " if isinstance(found, Denied) else ""
         raise InputError(
             f"Pull request #{number} could not be read ({found.reason}); nothing was run and nothing was spent.",
@@ -348,6 +350,8 @@ class _Asked:
         if reason is not None:
             raise _Skip(reason.reason)
         level = self._level(actor.login)
+        if isinstance(level, Unavailable | RateLimited | Ambiguous):
+            raise _no_answer(level)
         found = decide(event, self.rules, level.value if isinstance(level, Applied) else None, recorded)
         match found:
             case Skipped(words):
@@ -861,7 +865,17 @@ def _recorded(bound: Mapping[str, Any] | None) -> Recorded | None:
         return None
 
 
-def _missing(what: str, failure: Any, permission: str) -> InputError:
+def _no_answer(failure: Unavailable | RateLimited | Ambiguous) -> Interrupted:
+    """An outage is nothing that a person has to put right, so a retry is offered."""
+    return Interrupted(
+        f"GitHub could not be asked ({failure.reason}). Nothing was run and nothing was spent.",
+        hint="Run the job again when GitHub answers.",
+    )
+
+
+def _missing(what: str, failure: Any, permission: str) -> InputError | Interrupted:
+    if isinstance(failure, Unavailable | RateLimited | Ambiguous):
+        return _no_answer(failure)
     remedy = failure.remedy if isinstance(failure, Denied) else f"permissions:\n  {permission}"
     return InputError(
         f"{what} is not possible here: {failure.reason}. Nothing was run and nothing was spent.",

@@ -70,12 +70,19 @@ def refuse_unfinished(state: StateDirectory) -> None:
         )
 
 
-def restore(opened: Opened, place: Workplace, sessions: SessionStore, fetch_base: Callable[[str], None]) -> Arrived:
+def restore(
+    opened: Opened,
+    place: Workplace,
+    sessions: SessionStore,
+    fetch_base: Callable[[str], None],
+    confirm: Callable[[], None] = lambda: None,
+) -> Arrived:
     """Make the workspace and the session what the checkpoint holds. Killed at any point, it is to be called again.
 
     Args:
         place: bound to what the checkpoint's session was bound to.
         fetch_base: brings the base commit into the object store, where the repository does not have it.
+        confirm: asked before anything of the workspace is replaced; raises where that must not be.
 
     Raises:
         Mismatch: the base commit is not to be had. Nothing was changed.
@@ -84,6 +91,7 @@ def restore(opened: Opened, place: Workplace, sessions: SessionStore, fetch_base
     manifest = opened.manifest
     _refuse_elsewhere(opened, place)
     _bring_base(opened, place, fetch_base)
+    confirm()
     own_files.put(place.state.restore_log, json.dumps({"key": str(opened.key)}).encode())
     restored = _restore_workspace(opened, place) if opened.pack is not None and manifest.root else None
     sessions.adopt(manifest.about.session, opened.rows)

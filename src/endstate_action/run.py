@@ -172,6 +172,11 @@ def _opened(settings: Settings, choice: Choice, ports: Ports) -> Iterator[_Story
     )
     if settings.require_durable and isinstance(depot, NoDepot):
         raise _not_durable(depot)
+    if settings.resume and isinstance(depot, NoDepot) and settings.store not in ("auto", "none"):
+        raise InputError(
+            f"The store was not looked at, since {depot.reason}. Nothing was restored and nothing was run.",
+            hint=depot.remedy or "Correct it, or leave --store out to go on with what is on this machine.",
+        )
     if settings.resume and isinstance(depot, NoDepot) and not state.sessions.is_dir():
         raise UnknownSession(
             f"There is no session in {state.path}; nothing was run.",
@@ -398,7 +403,8 @@ class _Story:
     ) -> Report:
         self.lock.name(session.id)
         secrets = Secrets(split_environment(self.ports.environ)[1])
-        place = self._place(session.state.begun.bound, config)
+        trust = self._trust_of(session.state, found)
+        place = self._place(session.state.begun.bound, config, trust)
         sandbox = place.sandbox(self.settings.sandbox, network=self.settings.network, make=self.ports.make_sandbox)
         chosen = SandboxChosen(describe(sandbox), sandbox.note if isinstance(sandbox, Sandbox) else sandbox.reason)
         self.ports.emit(chosen)
@@ -442,6 +448,8 @@ class _Story:
             shipping=shipper,
             epoch=taken.epoch,
             effects_before=unrecorded_effects(session.state) + found.effects_before,
+            kept=found.restored.kept if found.restored else None,
+            trust=trust,
         )
         with interrupts.caught(self.settings.limits.max_minutes * 60):
             prompt = self.settings.prompt
@@ -474,8 +482,14 @@ class _Story:
             shipper.conclude({**told, **announced.word})
         return Report(result, told, session.state.task, departed)
 
-    def _place(self, bound: Mapping[str, Any], config: Config) -> Workplace:
-        return Workplace(self.workspace, self.state, self.repository, self.ports.environ, bound, config)
+    def _place(self, bound: Mapping[str, Any], config: Config, trust: str | None = None) -> Workplace:
+        return Workplace(self.workspace, self.state, self.repository, self.ports.environ, bound, config, trust)
+
+    def _trust_of(self, state: State, found: Found) -> str | None:
+        """A fresh checkout has a configuration of its own (a token in it, say), which no agent has seen yet."""
+        if found.is_elsewhere and self.repository is not None:
+            return self.repository.trust()
+        return next((a.trust for a in reversed(state.attempts) if a.trust is not None), None)
 
     # Leaving the machine, and coming back
 
@@ -511,7 +525,8 @@ class _Story:
             self.settings.on_mismatch == "continue",
             self.ports.notice,
             self.ports.git_extra,
-            *((errand.claimant,) if errand else ()),
+            errand.claimant if errand else b'{"format":1}',
+            is_ours_alone=errand is not None,
         )
         earlier = successor.newest_claim() if errand else None
         if errand and earlier is not None:
@@ -534,6 +549,8 @@ class _Story:
         if found.restored:
             self.ports.emit(found.restored)
             self.ports.notice(f"Restored from {found.restored.key}, tree {found.restored.tree_hash}.")
+            if found.restored.kept and found.is_elsewhere:
+                self.ports.notice(f"What was here before is kept as snapshot {found.restored.kept}.")
             for reason in found.restored.reasons:
                 self.ports.notice(f"Not restored: {reason}")
 

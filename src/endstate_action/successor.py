@@ -6,6 +6,7 @@ have been taken over.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,8 @@ class Found:
     """The session is finished and delivered; this has its outputs."""
     effects_before: int = 0
     """Effects that the world has seen and the session does not know of, where a person chose to go on."""
+    is_elsewhere: bool = False
+    """Whether it was restored in another checkout than it was last in."""
     set_aside: tuple[str, ...] = ()
     """Newer checkpoints that were of no use, with their reasons."""
 
@@ -77,6 +80,8 @@ class Successor:
     git_extra: Mapping[str, str]
     claimant: bytes = b'{"format":1}'
     """Stored with the claim, readable by everybody."""
+    is_ours_alone: bool = True
+    """Whether the workspace is a fresh checkout for this run; else it may hold what somebody has done there."""
 
     def claim(self, above: int) -> int | NoDepot:
         """The number of this attempt, higher than `above`; or why there can be none, where the store denies it.
@@ -135,6 +140,17 @@ class Successor:
             raise error
         return self._brought(chosen, looked, effects_before, session)
 
+    def _refuse_to_replace(self, opened: Opened) -> None:
+        """What somebody has done in this checkout is not to be replaced unasked, though it would be kept."""
+        own = [] if self.goes_on else _own_work(self.place({}), _bound(opened).get("base"))
+        if own:
+            raise Mismatch(
+                f"This checkout has {' and '.join(own)}, which a restore of session {opened.manifest.about.session} "
+                "would replace. Nothing was restored and nothing was run.",
+                differences=tuple(own),
+                hint="Resume in a fresh clone, or add `--on-mismatch continue`, which keeps it as a snapshot.",
+            )
+
     def _looked(self, session: str | None, epoch: int, witness: int) -> tuple[Looked, Choice]:
         looked = look(self.depot.store, self.depot.sealing, self.depot.expected(self.line), up_to=epoch)
         return looked, choose(self._local(session), looked.seen, witness)
@@ -143,9 +159,18 @@ class Successor:
         match chosen:
             case UseStored(key, aside):
                 opened = looked.opened[key]
-                arrived = restore(opened, self.place(_bound(opened)), self.sessions, self._fetch(opened))
+                is_elsewhere = opened.manifest.about.session not in self.sessions.names()
+                may_be_others = is_elsewhere and not self.is_ours_alone and unfinished(self.place({}).state) is None
+                arrived = restore(
+                    opened,
+                    self.place(_bound(opened)),
+                    self.sessions,
+                    self._fetch(opened),
+                    (lambda: self._refuse_to_replace(opened)) if may_be_others else (lambda: None),
+                )
                 manifest = opened.manifest
-                return Found(arrived, manifest, manifest.about.session, None, effects_before, _told(aside))
+                name = manifest.about.session
+                return Found(arrived, manifest, name, None, effects_before, is_elsewhere, _told(aside))
             case AlreadyDone(key):
                 return Found(session=looked.opened[key].manifest.about.session, done=looked.opened[key])
             case _:
@@ -281,6 +306,25 @@ def _bound(opened: Opened) -> Mapping[str, Any]:
     _, kind, body = opened.rows[0]
     begun = decode(kind, body)
     return begun.bound if isinstance(begun, Begun) else {}
+
+
+def _own_work(place: Workplace, base: str | None) -> list[str]:
+    """What is in the workspace and nowhere else, as far as git can tell; in a plain directory, whatever is there."""
+    repository = place.repository
+    if repository is None:
+        there = sorted(name for name in os.listdir(place.workspace) if name != place.state_name.partition("/")[0])
+        return [_listed(there)] if there else []
+    head = repository.head().commit
+    changed = sorted(repository.changes(head))
+    own = [_listed(changed)] if changed else []
+    if head is not None and head != base and not repository.is_published(head):
+        own.append(f"the commit {head[:12]}, which no remote repository has")
+    return own
+
+
+def _listed(paths: list[str]) -> str:
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return f"files of its own ({', '.join(paths[:3])}{more})"
 
 
 def _told(aside: tuple[Seen, ...]) -> tuple[str, ...]:

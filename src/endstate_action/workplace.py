@@ -41,6 +41,8 @@ class Workplace:
     environ: Mapping[str, str]
     bound: Mapping[str, Any]
     config: Config
+    trust: str | None = None
+    """`Repository.trust` of this checkout, where the session was begun in another one."""
 
     @property
     def state_name(self) -> str:
@@ -141,7 +143,7 @@ class Workplace:
         if self.repository is not None:
             made["git_commit"] = GitCommit(
                 self.repository,
-                self.bound.get("trust", ""),
+                self.trust or self.bound.get("trust", ""),
                 self.bound.get("base"),
                 self.bound.get("dirty", {}),
                 Policy.from_config(self.config).protecting,

@@ -456,3 +456,48 @@ def test_a_session_that_died_before_its_first_checkpoint_is_told_from_one_that_n
 
     assert ran.code == 12
     assert "has no checkpoint of session" in ran.err
+
+
+def test_a_restore_does_not_replace_what_somebody_has_done_in_the_checkout(place: Place) -> None:
+    place.replies = [calls(WRITE), {"text": "done"}]
+    assert place.run("do it").code == 0
+    place.clone()
+    (place.workspace / "mine.txt").write_text("mine\n")
+
+    refused = place.run("--resume")
+
+    assert refused.code == 13
+    assert "mine.txt" in refused.err
+    assert (place.workspace / "mine.txt").read_text() == "mine\n"
+
+    told = place.run("--resume", "--on-mismatch", "continue")
+
+    assert told.code == 0, told.err
+    assert not (place.workspace / "mine.txt").exists()
+    assert "What was here before is kept as snapshot" in told.err
+
+
+def test_a_resume_says_why_its_store_was_not_looked_at(place: Place) -> None:
+    place.replies = [{"text": "done"}]
+    assert place.run("do it").code == 0
+    place.clone()
+
+    ran = place.run("--resume", env=NO_KEY)
+
+    assert ran.code == 2
+    assert "no secret" in ran.err
+
+
+def test_a_commit_can_be_made_in_a_checkout_with_another_configuration(place: Place) -> None:
+    """A checkout leaves a token of its own in each job's configuration."""
+    commit = calls(("git_commit", {"message": "Add it"}))
+    place.replies = [calls(WRITE), {"text": "first"}]
+    assert place.run("do it").code == 0
+    place.clone()
+    Repo(place.workspace).git("config", "http.extraheader", "other")
+    place.replies = [calls(WRITE), {"text": "first"}, commit, {"text": "second"}]
+
+    ran = place.run("--resume", "and commit")
+
+    assert ran.code == 0, ran.err
+    assert Repo(place.workspace).git("log", "-1", "--format=%s").strip() == "Add it"

@@ -21,7 +21,7 @@ RULES = {
     "denial first": "what was denied when it was asked for stays denied",
     "probe deadline": "that an effect is absent is believed only when what is under way has arrived",
     "sender deadline": "a sender looks at its own deadline before it writes",
-    "probe what never started": "after the first attempt a keyed call is probed although it was never started",
+    "probe what never started": "after the first attempt a keyed call is probed although no start of it is on record",
     "digest beside the key": "the same key with other content means that nobody can tell",
     "roll back before running again": "an interrupted contained call is undone before it runs again",
     "one row per instruction": "an instruction is known by its id",

@@ -170,6 +170,7 @@ class AgentLoop:
         shipping: carries checkpoints off the machine; nothing leaves it when left out.
         epoch: the number claimed for the coming attempt; the next of the session when left out.
         effects_before: effects outside that were started and that the session does not know of.
+        kept, trust: of the checkout that the session was restored in; recorded with the attempt.
         emit: told of each event; must not raise.
     """
 
@@ -192,6 +193,8 @@ class AgentLoop:
         shipping: Shipping | None = None,
         epoch: int | None = None,
         effects_before: int = 0,
+        kept: str | None = None,
+        trust: str | None = None,
         emit: Callable[[Event], None] = lambda event: None,
         interrupts: Interrupts | None = None,
         clock: Callable[[], float] = time.time,
@@ -213,6 +216,8 @@ class AgentLoop:
         self._shipping = shipping or KeptHere()
         self._epoch = epoch
         self._effects_before = effects_before
+        self._kept = kept
+        self._trust = trust
         self._call_environment = call_environment
         self._emit = emit
         self._interrupts = interrupts or Interrupts()
@@ -591,6 +596,8 @@ class AgentLoop:
             self._setup.model or self._model(),
             accepted,
             asked,
+            self._kept,
+            self._trust,
             self._effects_before,
         )
 

@@ -121,7 +121,7 @@ def _never_started(found: Found) -> Settlement:
     # A retry that lost the records of an earlier attempt may ask again for what that attempt did.
     if found.effect is EffectClass.KEYED and not found.is_first_attempt:
         return _probed(found.probe)
-    return Settlement(Action.RUN, "it was never started")
+    return Settlement(Action.RUN, "no start of it is on record")
 
 
 def _interrupted(started: Started, found: Found) -> Settlement:

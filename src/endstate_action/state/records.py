@@ -75,6 +75,10 @@ class Attempt:
     accepted: tuple[str, ...] = ()
     asked: Asked | None = None
     """The prompt it was given; added to the conversation once what was pending is settled."""
+    kept: str | None = None
+    """The snapshot of what stood in the workspace before the session was restored there."""
+    trust: str | None = None
+    """`Repository.trust` of the checkout that the session was restored in; another one than it was begun in."""
     effects_before: int = 0
     """Effects outside that were started and that the journal does not have: a person chose to go on over the gap."""
 

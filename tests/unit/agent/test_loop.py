@@ -281,7 +281,7 @@ def test_an_edit_is_decided_by_what_the_file_holds(session: Session, workspace: 
 
     assert session.state.finished[1, 0].status == "ok"
     assert session.state.settled[0].action == "adopt"
-    assert (workspace / "f").read_text() == "one\ntwo\ntwo\n"  # the second edit was never started, so it ran
+    assert (workspace / "f").read_text() == "one\ntwo\ntwo\n"  # the second edno start of it is on record, so it ran
 
 
 def test_a_third_content_is_refused_and_kept(session: Session, workspace: Path) -> None:
@@ -750,7 +750,7 @@ def test_settlements_are_recorded_with_their_reason_once_per_attempt(session: Se
 
     assert [(s.index, s.action, s.reason) for s in result.settlements] == [
         (0, "run", "it only reads"),
-        (1, "run", "it was never started"),
+        (1, "run", "no start of it is on record"),
     ]
     assert all(isinstance(s, Settled) for s in result.settlements)
 
