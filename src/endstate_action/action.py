@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -165,10 +166,13 @@ class Step:
             return self._run()
         except _Skip as skip:
             self.log.annotate("notice", str(skip), "endstate")
-            self.files.outputs({"conclusion": "skipped"})
+            with suppress(StateError):
+                self.files.outputs({"conclusion": "skipped"})
             return 0
         except EndstateError as error:
             return self._failed(error)
+        except Exception as error:  # noqa: BLE001  the last door: what gets here is a defect of ours
+            return self._failed(_defect(error))
         finally:
             self.begin_log()
 
@@ -467,6 +471,8 @@ class _Asked:
     def _prove(self) -> None:
         """Raises: InputError: a permission is missing; with the lines to paste. Nothing was spent."""
         event = self.event
+        if self.place is not None:
+            return  # a session that was started over asks again
         self.place = Place(self._owner(), self._viewer())
         if self.inputs.commit != "none":
             commits = Commits(self.github, event.repository.full_name)
@@ -573,7 +579,10 @@ class _Asked:
     def _departed(self, event: Departed) -> None:
         self.departed = event
         key = CheckpointKey.parse(event.shipped.key) if event.shipped else None
-        self.effects = max(self.effects, key.effects if key else 0)
+        is_news, self.effects = bool(key and key.effects > self.effects), max(self.effects, key.effects if key else 0)
+        if is_news and self.working:
+            # Before the effect, since it is the witness to it should the store lose what was stored.
+            self.working.say(at_once=True)
         if event.shipped:
             if event.is_first:
                 self.step.log.say(f"checkpoints: {event.store}, the first one is stored")
@@ -660,7 +669,9 @@ class _Asked:
     def _report(self, report: Report) -> int:
         outputs, announced = _as_told(report.outputs), self.announced
         is_undelivered = bool(announced and announced.problems)
-        code = 75 if is_undelivered else 0 if report.result.succeeded else 1
+        code = (
+            (2 if announced and announced.is_final else 75) if is_undelivered else 0 if report.result.succeeded else 1
+        )
         row = ending(code, is_undelivered=is_undelivered)
         outputs["conclusion"] = row.conclusion
         if foreign := self.step.files.undo_foreign():
@@ -673,7 +684,12 @@ class _Asked:
         if is_undelivered and announced:
             self.step.log.annotate(
                 "error",
-                f"{' '.join(announced.problems)} The result is kept: run the job again, or `endstate deliver`.",
+                f"{' '.join(announced.problems)} The result is kept: "
+                + (
+                    "the patch and the comment have it; a retry would be refused in the same way."
+                    if announced.is_final
+                    else "run the job again, or `endstate deliver`."
+                ),
                 "endstate: undelivered",
             )
         if report.result.conclusion == "stopped":
@@ -753,9 +769,9 @@ class _Working:
         """There is news; it is told in the thread that does that, so that nobody waits for GitHub."""
         self._wake.set()
 
-    def say(self) -> None:
+    def say(self, *, at_once: bool = False) -> None:
         """Say what is known now, once a minute at most; a failure is no reason to stop: the next look heals it."""
-        if self._edited is None or time.monotonic() - self._edited >= SIGN_OF_LIFE_S:
+        if at_once or self._edited is None or time.monotonic() - self._edited >= SIGN_OF_LIFE_S:
             self._edited = time.monotonic()
             self._say(self._body())
 
@@ -854,6 +870,15 @@ def _as_told(outputs: Mapping[str, Any]) -> dict[str, Any]:
     told["changed-files"] = None if changed is None else "\n".join(changed)
     told["settlements"] = len(told.get("settlements") or ())
     return told
+
+
+def _defect(error: Exception) -> EndstateError:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else "an unknown place"
+    return EndstateError(
+        f"Internal error: {type(error).__name__}: {error} ({where}). What was recorded is kept.",
+        hint="Please report this. Running the job again goes on from the newest checkpoint.",
+    )
 
 
 def _recorded(bound: Mapping[str, Any] | None) -> Recorded | None:

@@ -6,6 +6,7 @@ Killed anywhere in between, another attempt delivers the rest without asking a m
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -29,7 +30,8 @@ from endstate_action.state.records import Delivered, Delivering, ToDeliver
 from endstate_action.state.session import Session, State
 from endstate_action.system.git import Repository
 from endstate_action.system.git_aside import Aside, aside
-from endstate_action.system.names import display
+from endstate_action.system.git_call import GitError
+from endstate_action.system.names import display, short
 from endstate_action.system.published import Published, publish
 from endstate_action.system.redaction import Secrets
 
@@ -39,6 +41,7 @@ _MOST_FENCES = 3
 """So often the fence is read anew for one delivery, where GitHub takes long to answer."""
 _AUTHOR = ("endstate[bot]", "endstate@users.noreply.github.com")
 _SUBJECT_CHARACTERS = 72
+_DIRECTIVE = re.compile(r"\[\s*(skip|ci|no|actions)[\s-]+\w+\s*\]|skip-checks\s*:\s*true", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,8 @@ class Announced:
     """Where the branch was found, if that is not where the task began; the commit then has a branch of its own."""
     problems: tuple[str, ...] = ()
     """Why something was not delivered, a sentence each; it stays in the outbox."""
+    is_final: bool = False
+    """Whether trying again would be refused in the same way."""
 
     def without(self, what: str, why: str) -> Announced:
         return replace(self, problems=(*self.problems, f"The {what} was not delivered: {why}"))
@@ -116,10 +121,19 @@ class Delivery:
         if self.repository is None:
             return self._announce(result, None, None, None)
         base = self.session.state.begun.bound.get("base")
-        with aside(self.repository, self.environ, base) as seen:
-            published = publish(seen, base, self.session.state.begun.bound.get("dirty", {}))
-            patch = make_patch(seen, published.base_tree, published.git_tree)
-            return self._announce(result, published, patch, seen)
+        try:
+            with aside(self.repository, self.environ, base) as seen:
+                published = publish(seen, base, self.session.state.begun.bound.get("dirty", {}))
+                patch = make_patch(seen, published.base_tree, published.git_tree)
+                return self._announce(result, published, patch, seen)
+        except GitError as error:
+            # What an agent did to `.git` must not cost the result: it is told, without what only git could tell.
+            problem = f"Git cannot read the checkout any more ({short(str(error))})"
+            lost = f"{problem}, so nothing was committed." if self.place.target else f"{problem}."
+            self.around, self.repository = replace(self.around, notes=(*self.around.notes, lost)), None
+            announced = self._announce(result, None, None, None)
+            is_lost = self.place.target is not None
+            return replace(announced, problems=(*announced.problems, lost), is_final=True) if is_lost else announced
 
     def _announce(
         self, result: Result, published: Published | None, patch: Patch | None, seen: Aside | None
@@ -135,7 +149,7 @@ class Delivery:
     def _told(self, announced: Announced, result: Result) -> Announced:
         """With evidence that says what is known by now, in a file as well."""
         evidence = self._evidence(result, announced.published, announced, announced.patch)
-        self._keep("evidence.json", evidence.to_json().encode())
+        self._keep("evidence.json", self.secrets.hide(evidence.to_json()).encode())
         return replace(announced, evidence=evidence)
 
     def _pin(self, result: Result, published: Published | None) -> None:
@@ -158,7 +172,7 @@ class Delivery:
         session = state.begun.session
         key = f"{session}/task-{state.task}"
         words = self.secrets.hide(result.said).strip().splitlines()
-        subject = (words[0].lstrip("# ").strip() if words else "") or "Apply the result of an agent's run"
+        subject = (_inert(words[0]) if words else "") or "Apply the result of an agent's run"
         return {
             "parent": state.begun.bound.get("base"),
             "tree": published.git_tree,
@@ -189,7 +203,7 @@ class Delivery:
         target = Target(pinned["branch"], is_own=pinned["own"])
         leak = self._leak_in_commit(plan, target, announced, seen)
         if leak:
-            return replace(announced, problems=(*announced.problems, leak))
+            return replace(announced, problems=(*announced.problems, leak), is_final=True)
 
         known = self.session.state.was_delivered("commit")
         if known is None:
@@ -200,7 +214,8 @@ class Delivery:
                 return announced.without("commit", held)
             prepared = commits.prepare(plan, _changes(announced, seen))
             if not isinstance(prepared, Applied):
-                return announced.without("commit", _why(prepared))
+                is_final = isinstance(prepared, Rejected | Denied)
+                return replace(announced.without("commit", _why(prepared)), is_final=is_final)
             known = self._deliver("commit", lambda may_write: _push(commits, plan, prepared.value, target, may_write))
         if not known.ok:
             return announced.without("commit", known.reason)
@@ -325,10 +340,21 @@ class Delivery:
         for channel, text in (("message", plan.full_message), ("branch name", target.branch)):
             if self.secrets.contains(text):
                 return f"The commit was not delivered: its {channel} would have held a secret."
-        for change in announced.published.changed if announced.published else ():
-            if change.after and (found := self.secrets.contains(seen.blob(change.after.id))):
+        changed = announced.published.changed if announced.published else ()
+        for change in changed:
+            if found := self.secrets.contains(display(change.path)):
+                return f"The commit was not delivered: the name of a file holds the value of {', '.join(found)}."
+        contents = seen.contents([change.after.id for change in changed if change.after])
+        for change in changed:
+            if change.after and (found := self.secrets.contains(contents[change.after.id])):
                 return f"The commit was not delivered: {display(change.path)} holds the value of {', '.join(found)}."
         return ""
+
+
+def _inert(line: str) -> str:
+    """A model's words as a subject: they skip no checks, close no issues, call nobody and hide nothing."""
+    shown = " ".join("".join(c if c.isprintable() else " " for c in line).split()).lstrip("# ")
+    return re.sub(r"([@#])(?=\w)", r"\1 ", _DIRECTIVE.sub("", shown)).strip()
 
 
 def _push(commits: Commits, plan: Plan, commit: str, target: Target, may_write: Callable[[], bool]) -> Outcome[str]:
@@ -352,12 +378,14 @@ def _why(failure: Failure) -> str:
 
 def _changes(announced: Announced, seen: Aside) -> list[Change]:
     made = []
+    changed = announced.published.changed if announced.published else ()
+    contents = seen.contents([change.after.id for change in changed if change.after])
     for change in announced.published.changed if announced.published else ():
         after = change.after
         if after is None:
             made.append(Change(change.path, None))
         else:
-            made.append(Change(change.path, after.mode, lambda blob=after.id: seen.blob(blob)))  # type: ignore[arg-type,misc]
+            made.append(Change(change.path, after.mode, lambda blob=after.id: contents[blob]))  # type: ignore[arg-type,misc]
     return made
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -339,7 +339,11 @@ class _Story:
             if new in self.store.names():
                 self.store.remove(new)
             return story.begin(new, taken, bound)
-        return story.go_on(name, taken, found)
+
+        def anew() -> tuple[str, _Taken, Mapping[str, Any]]:
+            return errand.session_of(number + 1), self._take_over(errand.line, above=taken.epoch or 0), bound
+
+        return story.go_on(name, taken, found, anew)
 
     def is_another_task(self, name: str) -> bool:
         """Whether the session is finished, and the prompt is none of its own."""
@@ -367,7 +371,18 @@ class _Story:
         self._tell_found(found)
         return found
 
-    def go_on(self, name: str, taken: _Taken, found: Found) -> Report:
+    def go_on(
+        self,
+        name: str,
+        taken: _Taken,
+        found: Found,
+        anew: Callable[[], tuple[str, _Taken, Mapping[str, Any]]] | None = None,
+    ) -> Report:
+        """Finish a session, then do what is asked.
+
+        Args:
+            anew: where it is to be started over: the id of the session that takes its place, with its number.
+        """
         with self.store.open(name) as session:
             frozen, config, system = session.state.frozen, *self._configuration_of(session.state)
             self._refuse_elsewhere(session.state)
@@ -388,7 +403,8 @@ class _Story:
                 prompts += [text for _, text in session.state.waiting_prompts]
         self.ports.notice(f"Session {name} does not match what is here today; a new one begins, as asked.")
         prompt = self.settings.prompt or "\n\n".join(prompts)
-        return replace(self, settings=replace(self.settings, prompt=prompt, provider=chosen, resume=False)).begin()
+        story = replace(self, settings=replace(self.settings, prompt=prompt, provider=chosen, resume=False))
+        return story.begin(*anew()) if anew else story.begin()
 
     def _drive(
         self,
@@ -466,7 +482,7 @@ class _Story:
                 announced = self.ports.finish(finishing)
             except Superseded:
                 raise
-            except EndstateError:
+            except (EndstateError, GitError):
                 if shipper:
                     shipper.end(LAST_ON_SIGNAL_S)
                 raise
@@ -549,7 +565,7 @@ class _Story:
         if found.restored:
             self.ports.emit(found.restored)
             self.ports.notice(f"Restored from {found.restored.key}, tree {found.restored.tree_hash}.")
-            if found.restored.kept and found.is_elsewhere:
+            if found.restored.kept and found.has_replaced:
                 self.ports.notice(f"What was here before is kept as snapshot {found.restored.kept}.")
             for reason in found.restored.reasons:
                 self.ports.notice(f"Not restored: {reason}")
@@ -632,7 +648,10 @@ class _Story:
         if known is not None or self.repository is None:
             return known
         at_start = state.begun.bound.get("dirty", {})
-        found = self.repository.changes(state.begun.bound.get("base"))
+        try:
+            found = self.repository.changes(state.begun.bound.get("base"))
+        except GitError:
+            return None
         return sorted(path for path, digest in found.items() if at_start.get(path) != digest)
 
     def _commit(self, state: State) -> str | None:
@@ -642,7 +661,10 @@ class _Story:
             for place, finished in state.finished.items()
             if finished.status == "ok" and state.requested[place].call.name == GitCommit.name
         ]
-        return self.repository.full_id(made[-1]) if made and self.repository else None
+        # What an agent did to `.git` must not cost the result.
+        with suppress(GitError):
+            return self.repository.full_id(made[-1]) if made and self.repository else None
+        return None
 
     # What a new session is made of
 

@@ -57,6 +57,8 @@ class Found:
     """Effects that the world has seen and the session does not know of, where a person chose to go on."""
     is_elsewhere: bool = False
     """Whether it was restored in another checkout than it was last in."""
+    has_replaced: bool = False
+    """Whether somebody's own work was there, and has been replaced as asked."""
     set_aside: tuple[str, ...] = ()
     """Newer checkpoints that were of no use, with their reasons."""
 
@@ -169,8 +171,8 @@ class Successor:
                     (lambda: self._refuse_to_replace(opened)) if may_be_others else (lambda: None),
                 )
                 manifest = opened.manifest
-                name = manifest.about.session
-                return Found(arrived, manifest, name, None, effects_before, is_elsewhere, _told(aside))
+                name, replaced = manifest.about.session, may_be_others and self.goes_on
+                return Found(arrived, manifest, name, None, effects_before, is_elsewhere, replaced, _told(aside))
             case AlreadyDone(key):
                 return Found(session=looked.opened[key].manifest.about.session, done=looked.opened[key])
             case _:

@@ -42,6 +42,7 @@ CONCLUSIONS = (
     Ending(12, "failed", "leaves it", "there is no usable checkpoint"),
     Ending(13, "mismatch", "leaves it", "the session was begun under another contract"),
     Ending(20, "failed", "leaves it", "the outcome of a call is unknown, and a person must look"),
+    Ending(2, "undelivered", "leaves it", "what stands in the way of the delivery must be put right first"),
     Ending(75, "interrupted", "runs it again", "the next attempt resumes"),
     Ending(75, "undelivered", "runs it again", "the next attempt delivers the result without calling the model"),
 )

@@ -21,6 +21,7 @@ from endstate_action.system.git_view import view
 SUBMODULE = "160000"
 LINK = "120000"
 PROGRAM = "100755"
+_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,20 @@ class Aside:
 
     def blob(self, blob: str) -> bytes:
         return self.git.out("cat-file", "blob", blob)
+
+    def contents(self, blobs: Sequence[str]) -> dict[str, bytes]:
+        """Those of many, by few calls of git. All are in memory at once."""
+        found: dict[str, bytes] = {}
+        for first in range(0, len(blobs), _AT_ONCE):
+            asked = list(dict.fromkeys(blobs[first : first + _AT_ONCE]))
+            out = self.git.out("cat-file", "--batch", given="".join(f"{blob}\n" for blob in asked).encode())
+            at = 0
+            for blob in asked:
+                end = out.index(b"\n", at)
+                size = int(out[at:end].split(b" ")[2])
+                found[blob] = out[end + 1 : end + 1 + size]
+                at = end + 1 + size + 1
+        return found
 
     def _problems(self, paths: Sequence[bytes]) -> dict[bytes, str]:
         links = {path for path, leaf in self.staged().items() if leaf.mode == SUBMODULE}

@@ -125,3 +125,10 @@ def test_where_github_cannot_be_asked_nobody_can_tell(server: GitHubServer, tmp_
     asked = tool(server, Clock())
     server.fault("comment.list", "503", times=99)
     assert asked.probe(ARGUMENTS, context(tmp_path)).probe is Probe.UNKNOWN
+
+
+def test_what_a_stranger_nests_deeply_hinders_nobody(server: GitHubServer, tmp_path: Path):
+    server.say("eve", '<!-- endstate:call {"":' + "[" * 900 + "} -->")
+    said = tool(server, Clock())
+    assert said.probe(ARGUMENTS, context(tmp_path)).probe is Probe.ABSENT
+    assert said.run(ARGUMENTS, context(tmp_path), None).startswith("Posted: ")

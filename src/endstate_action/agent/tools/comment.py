@@ -95,8 +95,11 @@ class PrComment(Tool):
         return lambda body, author: self._bears_key(body, author, context)
 
     def _bears_key(self, body: str, author: Author, context: CallContext) -> bool:
+        # Who may not write for us is not listened to, whatever it is.
+        if not self._viewer.wrote(author):
+            return False
         shown = _key_of(body)
-        return shown is not None and shown.get("key") == context.key and self._viewer.wrote(author)
+        return shown is not None and shown.get("key") == context.key
 
 
 def _line(context: CallContext) -> str:
@@ -109,7 +112,7 @@ def _key_of(body: str) -> Mapping[str, Any] | None:
     found = _LINE.fullmatch(body[:1000].partition("\n")[0].removesuffix("\r"))
     try:
         shown = json.loads(found[1]) if found else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return shown if isinstance(shown, dict) else None
 

@@ -34,6 +34,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a fifo in an object's place would wait for a writer for ever.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP})
+_NO_FILE = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO})
 # Waiting changes none of these.
 _FINAL = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.EISDIR})
 
@@ -119,10 +120,17 @@ class DirectoryStore:
     def _get(self, lineage: str, name: str) -> bytes | None:
         try:
             with self._lineage(lineage) as at, os.fdopen(os.open(name, _READ, dir_fd=at), "rb") as file:
-                _refuse_others(os.fstat(file.fileno()), stat.S_ISREG)
+                found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode):
+                    return b""
+                _refuse_others(found, stat.S_ISREG)
                 return file.read()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                return b""  # what is no file of ours opens as nothing does, and its name still bears witness
+            raise
 
     def _first(self, prefixes: Sequence[str]) -> str | None:
         for lineage, beginning in map(split, prefixes):
@@ -134,7 +142,7 @@ class DirectoryStore:
     def _names(self, lineage: str) -> list[str]:
         try:
             with self._lineage(lineage) as at, os.scandir(at) as found:
-                return sorted(e.name for e in found if is_name(e.name) and e.is_file(follow_symlinks=False))
+                return sorted(e.name for e in found if is_name(e.name))
         except FileNotFoundError:
             return []
 
