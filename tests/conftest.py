@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Any
@@ -90,7 +91,41 @@ SLOW_FILES = frozenset(
 """Files whose tests start real programs, one after another: left out of `make check`, never of `make test`."""
 
 
+SAMPLED = {
+    # Whole machines, jobs or kill matrices for each test.
+    "test_delivery.py": 4,
+    "test_store_faults.py": 4,
+    "test_act_preempted.py": 4,
+    "test_step_inputs.py": 4,
+    "test_step_events.py": 4,
+    "test_step.py": 2,
+    "test_store.py": 4,
+    "test_fresh_machine.py": 4,
+    "test_two_machines.py": 2,
+    "test_machine.py": 3,
+    # A server or a program for each test.
+    "test_entrypoint.py": 3,
+    "test_stores.py": 4,
+    "test_git_ref.py": 3,
+    "test_objectstore.py": 3,
+    "test_cache_client.py": 3,
+    "test_cache_http.py": 3,
+    "test_cache_store.py": 3,
+    "test_resume_metadata.py": 3,
+    "test_pull_request.py": 2,
+}
+"""Of these files one test in so many runs each time, always the same ones; all of them run in `make recovery`."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name in SLOW_FILES:
             item.add_marker(pytest.mark.slow)
+    seen: Counter[str] = Counter()
+    for item in items:
+        name = item.path.name
+        if item.get_closest_marker("recovery") is None:
+            if seen[name] % SAMPLED.get(name, 1):
+                item.add_marker(pytest.mark.recovery)
+            seen[name] += 1

@@ -684,11 +684,11 @@ class _Asked:
         if is_undelivered and announced:
             self.step.log.annotate(
                 "error",
-                f"{' '.join(announced.problems)} The result is kept: "
+                f"{' '.join(announced.problems)} "
                 + (
-                    "the patch and the comment have it; a retry would be refused in the same way."
+                    "A retry would be refused in the same way; the result is in the summary and the patch file."
                     if announced.is_final
-                    else "run the job again, or `endstate deliver`."
+                    else "The result is kept: run the job again, or `endstate deliver`."
                 ),
                 "endstate: undelivered",
             )

@@ -123,7 +123,7 @@ def test_a_secret_leaves_in_no_way(tmp_path: Path) -> None:
     with stage(tmp_path, script) as job:
         job.inputs |= {"commit": "branch", "prompt": f"Use {key}."}
         ran = job.attempt(1)
-        assert (ran.code, ran.conclusion) == (75, "undelivered"), ran.log
+        assert (ran.code, ran.conclusion) == (2, "undelivered"), ran.log
         assert "key.txt" in ran.log
         assert key not in ran.log + ran.summary + str(ran.outputs)
         assert '"state":"undelivered"' in job.github.comments[0]["body"]
