@@ -33,7 +33,7 @@ ROWS: tuple[Mutant, ...] = (
         name="secret-in-file",
         guard="No file with a secret is committed",
         file="src/endstate_action/deliver.py",
-        old="if change.after and (found := self.secrets.contains(seen.blob(change.after.id))):",
+        old="if change.after and (found := self.secrets.contains(contents[change.after.id])):",
         new="if change.after and (found := self.secrets.contains(b'')):",
         tests=("tests/unit/test_deliver.py::test_a_secret_in_a_file_stops_the_commit_and_the_diff",),
     ),
