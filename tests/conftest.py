@@ -93,7 +93,7 @@ SLOW_FILES = frozenset(
 
 SAMPLED = {
     # Whole machines, jobs or kill matrices for each test.
-    "test_delivery.py": 4,
+    "test_delivery.py": 8,
     "test_store_faults.py": 4,
     "test_act_preempted.py": 4,
     "test_step_inputs.py": 4,
@@ -113,6 +113,15 @@ SAMPLED = {
     "test_cache_store.py": 3,
     "test_resume_metadata.py": 3,
     "test_pull_request.py": 2,
+    # A git repository, or a kill, for each test.
+    "test_deliver.py": 4,
+    "test_commit.py": 3,
+    "test_verify.py": 4,
+    "test_check.py": 2,
+    "test_tools.py": 2,
+    "test_git_state.py": 2,
+    "test_planted.py": 2,
+    "test_prune.py": 2,
 }
 """Of these files one test in so many runs each time, always the same ones; all of them run in `make recovery`."""
 
