@@ -6,7 +6,6 @@ have been taken over.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -311,11 +310,10 @@ def _bound(opened: Opened) -> Mapping[str, Any]:
 
 
 def _own_work(place: Workplace, base: str | None) -> list[str]:
-    """What is in the workspace and nowhere else, as far as git can tell; in a plain directory, whatever is there."""
+    """What is in the workspace and nowhere else, as far as git can tell. Of a plain directory nothing is known."""
     repository = place.repository
     if repository is None:
-        there = sorted(name for name in os.listdir(place.workspace) if name != place.state_name.partition("/")[0])
-        return [_listed(there)] if there else []
+        return []
     head = repository.head().commit
     changed = sorted(repository.changes(head))
     own = [_listed(changed)] if changed else []
