@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,12 +24,11 @@ from endstate_action.ci.pull_request import Author, Conversation, PostedComment,
 from endstate_action.ci.render import comment as render_comment
 from endstate_action.ci.render import earlier_of
 from endstate_action.effects import digest
-from endstate_action.errors import Interrupted
 from endstate_action.shipper import Shipper
 from endstate_action.state.records import Delivered, Delivering, ToDeliver
 from endstate_action.state.session import Session, State
 from endstate_action.system.git import Repository
-from endstate_action.system.git_aside import Aside, aside
+from endstate_action.system.git_aside import Aside, Changed, aside
 from endstate_action.system.git_call import GitError
 from endstate_action.system.names import display, short
 from endstate_action.system.published import Published, publish
@@ -95,10 +94,6 @@ class Announced:
 
     def without(self, what: str, why: str) -> Announced:
         return replace(self, problems=(*self.problems, f"The {what} was not delivered: {why}"))
-
-
-class Undelivered(Interrupted):
-    """The result is on record and in the outbox; another attempt delivers it without a model call."""
 
 
 @dataclass(slots=True)
@@ -201,7 +196,9 @@ class Delivery:
             pinned["session"], pinned["key"],
         )  # fmt: skip
         target = Target(pinned["branch"], is_own=pinned["own"])
-        leak = self._leak_in_commit(plan, target, announced, seen)
+        changed = announced.published.changed
+        contents = seen.contents([change.after.id for change in changed if change.after])
+        leak = self._leak_in_commit(plan, target, changed, contents)
         if leak:
             return replace(announced, problems=(*announced.problems, leak), is_final=True)
 
@@ -212,7 +209,7 @@ class Delivery:
             held = self._held()
             if held is not None:
                 return announced.without("commit", held)
-            prepared = commits.prepare(plan, _changes(announced, seen))
+            prepared = commits.prepare(plan, _changes(changed, contents))
             if not isinstance(prepared, Applied):
                 is_final = isinstance(prepared, Rejected | Denied)
                 return replace(announced.without("commit", _why(prepared)), is_final=is_final)
@@ -336,15 +333,15 @@ class Delivery:
             self.files.mkdir(parents=True, exist_ok=True)
             (self.files / name).write_bytes(data)
 
-    def _leak_in_commit(self, plan: Plan, target: Target, announced: Announced, seen: Aside) -> str:
+    def _leak_in_commit(
+        self, plan: Plan, target: Target, changed: Sequence[Changed], contents: Mapping[str, bytes]
+    ) -> str:
         for channel, text in (("message", plan.full_message), ("branch name", target.branch)):
             if self.secrets.contains(text):
                 return f"The commit was not delivered: its {channel} would have held a secret."
-        changed = announced.published.changed if announced.published else ()
         for change in changed:
             if found := self.secrets.contains(display(change.path)):
                 return f"The commit was not delivered: the name of a file holds the value of {', '.join(found)}."
-        contents = seen.contents([change.after.id for change in changed if change.after])
         for change in changed:
             if change.after and (found := self.secrets.contains(contents[change.after.id])):
                 return f"The commit was not delivered: {display(change.path)} holds the value of {', '.join(found)}."
@@ -376,11 +373,9 @@ def _why(failure: Failure) -> str:
     return f"{failure.reason} ({failure.remedy})" if isinstance(failure, Denied) else failure.reason
 
 
-def _changes(announced: Announced, seen: Aside) -> list[Change]:
+def _changes(changed: Sequence[Changed], contents: Mapping[str, bytes]) -> list[Change]:
     made = []
-    changed = announced.published.changed if announced.published else ()
-    contents = seen.contents([change.after.id for change in changed if change.after])
-    for change in announced.published.changed if announced.published else ():
+    for change in changed:
         after = change.after
         if after is None:
             made.append(Change(change.path, None))

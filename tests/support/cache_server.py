@@ -7,7 +7,7 @@
 It shares no code with the product; `tests/contract/test_cache_client.py` proves it with the official client. Faults
 strike the n-th request of an operation. Beside a job that runs elsewhere it stands alone:
 
-    python -m tests.support.cache_server --port 3910 --dir /tmp/cache
+    python -m tests.support.cache_server --port 3910 --dir DIR
 """
 
 from __future__ import annotations
