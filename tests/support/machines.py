@@ -96,7 +96,7 @@ class LostTrial(Trial):
     def go_on(self, **job: Any) -> int:
         """What a retry does: resume what there is, else begin."""
         code = self.resume(session=self.session, **job)
-        if code == UNUSABLE and "There is no" in self.said()["text"]:
+        if code == UNUSABLE and self.said()["error"] == "UnknownSession":
             assert not self.checkpoints(), self.said()
             return self.begin(**job)
         return code
