@@ -514,16 +514,16 @@ class SessionStore:
         The new file is whole before the old one is touched. Killed in between, no session is here, or the new one
         without what belonged to the old: who restores has that on record, and does it again.
 
+        Args:
+            rows: of a checkpoint of this session; `open_checkpoint` has checked each of them.
+
         Raises:
-            SessionDamaged: the rows are no journal of this session. Nothing was changed.
             DiskFull, StateReadOnly, StateError: it could not be written.
         """
         path = self._path(session)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             with self._made(rows) as made:
-                with closing(_connect_readonly(made)) as db:
-                    _load(db, path)
                 # A WAL beside another database would be read as that one's.
                 _delete(path)
                 sync_directory(self.directory)

@@ -303,7 +303,7 @@ def test_after_the_end_nothing_more_is_sent():
 
 
 def test_a_failed_upload_is_tried_again_by_itself(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(uploader_module, "_BACK_OFF_S", (0.01,))
+    monkeypatch.setattr(uploader_module, "_BACK_OFF_S", (0.5,))
     journal, store = Journal(), MemoryStore(faults={("put", 0): Fault.REFUSED})
     uploader = uploading(journal, store)
     uploader.offer()

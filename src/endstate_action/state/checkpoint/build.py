@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from endstate_action.errors import StateError
 from endstate_action.state.checkpoint.manifest import MAX_PACK_BYTES, About, Manifest, Part, needed, parse
 from endstate_action.state.keys import MAX_EFFECTS
-from endstate_action.state.records import Delivering, Observed, Started, decode
+from endstate_action.state.records import Delivering, Observed, Record, Started, decode
 from endstate_action.state.seal import Key, seal
 
 SMALL_BYTES = 64 * 1024
@@ -31,6 +31,7 @@ Row: TypeAlias = tuple[int, str, str]
 """Number, kind and body of a record, as the journal has them."""
 
 _LEVEL = 6
+_TELLING = {Started.kind, Observed.kind, Delivering.kind}
 
 
 class SecretInside(StateError):
@@ -57,20 +58,25 @@ class Fold:
     tree_hash: str | None = None
 
     def then(self, rows: Iterable[Row]) -> Fold:
-        """With those of the rows that come after. A workspace is what it was when it was observed last."""
-        records, effects, root, tree_hash = self.records, self.effects, self.root, self.tree_hash
-        for seq, kind, body in rows:
-            if seq <= self.records:
-                continue
-            records = seq
-            # Decoding is what costs, and only these two kinds matter here.
-            record = decode(kind, body) if kind in (Started.kind, Observed.kind) else None
-            effects += kind == Delivering.kind
-            if isinstance(record, Started) and record.effect.is_outside:
-                effects += 1
-            elif isinstance(record, Observed):
-                root, tree_hash = record.root, record.tree_hash
-        return Fold(records, effects, root, tree_hash)
+        """With those of the rows that come after."""
+        # Decoding is what costs, and only these kinds matter here.
+        later = (row for row in rows if row[0] > self.records)
+        return self.over((seq, decode(kind, body) if kind in _TELLING else None) for seq, kind, body in later)
+
+    def over(self, records: Iterable[tuple[int, Record | None]]) -> Fold:
+        """With all of the numbered records. A workspace is what it was when it was observed last."""
+        last, effects, root, tree_hash = self.records, self.effects, self.root, self.tree_hash
+        for last, record in records:  # noqa: B007  (it stays the last one)
+            match record:
+                case Started():
+                    effects += record.effect.is_outside
+                case Delivering():
+                    effects += 1
+                case Observed():
+                    root, tree_hash = record.root, record.tree_hash
+                case _:
+                    pass
+        return Fold(last, effects, root, tree_hash)
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,10 +189,10 @@ class ObjectStore:
 
     def missing(self, names: Iterable[str]) -> set[str]:
         """Those that are not there. What is there has not been read."""
-        missing = {name for name in names if not self._is_there(name)}
+        missing = self._lacking(set(names))
         if missing:
             self._look_for_packs()
-        return {name for name in missing if not self._is_there(name)}
+        return self._lacking(missing)
 
     def tree_entries(self, name: str) -> list[Entry]:
         """What a tree holds, in git's order.
@@ -322,8 +322,13 @@ class ObjectStore:
         kind, size, pieces = self._open_loose(name)
         return kind, size, b"".join(pieces)
 
-    def _is_there(self, name: str) -> bool:
-        return name in self._fresh or self._packed(name) is not None or os.path.lexists(self._loose(name))
+    def _lacking(self, names: set[str]) -> set[str]:
+        if self._stale:
+            self._look_for_packs()
+        missing = names - self._fresh.keys()
+        for pack in self._packs.values():
+            missing = pack.lacks(missing)
+        return {name for name in missing if not os.path.lexists(self._loose(name))}
 
     def _name(self, kind: str, content: bytes) -> str:
         return str(self._new_hash(b"%s %d\0%s" % (kind.encode(), len(content), content)).hexdigest())

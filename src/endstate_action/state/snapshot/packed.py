@@ -63,6 +63,13 @@ class Pack:
                 high = middle
         return None
 
+    def lacks(self, names: set[str]) -> set[str]:
+        """Those of the names that are not in it."""
+        # Reading all of its names costs about as much as looking for a twentieth of them.
+        if len(names) * 20 > self._count:
+            return names.difference(self.names())
+        return {name for name in names if self.find(bytes.fromhex(name)) is None}
+
     def read(self, offset: int) -> tuple[str, bytes]:
         """Kind and content of the object at `offset`."""
         deltas: list[bytes] = []

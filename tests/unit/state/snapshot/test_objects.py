@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
@@ -164,6 +165,14 @@ def test_an_object_under_the_wrong_name_is_refused(store: ObjectStore):
         again(store).read(one)
     with pytest.raises(SnapshotDamaged, match="not what its id says"):
         list(again(store).open_blob(one))
+
+
+@pytest.mark.parametrize("asked", [2, 90])
+def test_few_and_many_names_are_looked_for_alike(store: ObjectStore, asked: int):
+    names = [store.write("blob", b"%d" % number) for number in range(100)]
+    store.sync()
+    gone = {hashlib.sha1(b"gone %d" % number).hexdigest() for number in range(asked)}
+    assert again(store).missing([*names[:asked], *gone]) == gone
 
 
 def test_a_missing_object_is_named(store: ObjectStore):
