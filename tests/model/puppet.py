@@ -268,15 +268,20 @@ class _Sends(Tool):
             puppet.gate("send")
         except Killed:
             # It may be under way: whether it arrives is not for who is dead to say.
-            world.late_sends.append((puppet.epoch, effect))
+            if not self._is_late():
+                world.late_sends.append((puppet.epoch, effect))
             raise
-        if world.closed > puppet.epoch and self.effect is EffectClass.KEYED:
+        if self._is_late():
             raise ToolError("it is too long ago that the fence was passed")
         if puppet.highest_at_fence > puppet.epoch:
             world.problems.append(f"e{puppet.epoch} acted although e{puppet.highest_at_fence} had its claim")
         world.outside.append(effect)
         puppet.gate("sent")
         return f"sent {arguments['text']}"
+
+    def _is_late(self) -> bool:
+        """Whether its own deadline forbids to send it now: a newer attempt has waited until nothing can arrive."""
+        return self.effect is EffectClass.KEYED and self._puppet.world.closed > self._puppet.epoch
 
 
 class Post(_Sends):
