@@ -19,9 +19,16 @@ import yaml
 
 from endstate_action import errors
 from endstate_action.agent.providers import scripted
+from endstate_action.agent.tools.base import Tool
+from endstate_action.agent.tools.comment import PrComment
+from endstate_action.agent.tools.commit import GitCommit
+from endstate_action.agent.tools.edit import Edit, Write
+from endstate_action.agent.tools.read import Glob, Grep, Read
+from endstate_action.agent.tools.shell import Bash
 from endstate_action.ci.conclusions import CONCLUSIONS
 from endstate_action.ci.evidence import schema
 from endstate_action.cli import EXIT_CODES, cli
+from endstate_action.config import TOOLS
 from endstate_action.messages import Usage
 from endstate_action.state import records, session
 
@@ -29,6 +36,7 @@ ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 SOURCE = Path(errors.__file__).parent
 WIDTH = 100
+TOOL_CLASSES: tuple[type[Tool], ...] = (Read, Write, Edit, Glob, Grep, Bash, GitCommit, PrComment)
 NOTE = "<!-- Generated from the code by `make docs`; edit docs/generate.py instead. -->"
 
 # Of those that say so, only a step of a workflow has something; `tests/test_docs.py` asks a real run.
@@ -48,7 +56,7 @@ OUTPUTS = {
     "published-tree-hash": NOT_HERE,
     "git-tree": NOT_HERE,
     "final-message": "what the agent said last; empty unless it succeeded",
-    "evidence-file": NOT_HERE,
+    "evidence-file": "the file that `--evidence` named; null without it, or where nothing could be written",
     "patch-file": NOT_HERE,
     "changed-files": "paths that differ from when the task began; null where that is not known",
     "commit-sha": "the newest commit made by `git_commit`; null without one",
@@ -166,6 +174,19 @@ See [outputs](outputs.md#of-the-action).
 `uses: org/endstate-action/resume@v1`: see [automatic resume](../automatic-resume.md).
 
 {watcher}
+"""
+
+TOOLS_PAGE = """\
+# Tools
+
+What an agent can do, and the arguments of each call: for `match` in a [policy](configuration.md#policy), for a \
+[script](script-format.md), and to read `endstate sessions show`.
+The descriptions are the ones that the model is given, so *you* is the model.
+A call with a missing, unknown or wrongly typed argument is answered with an error and does nothing.
+Paths are relative to the workspace; one that leads out of it is refused.
+What a resume does by effect class: [guarantees](../guarantees.md).
+
+{tools}
 """
 
 STATE = """\
@@ -309,6 +330,36 @@ def state_format_page() -> str:
     )
 
 
+# Of those that are not always of one class.
+EFFECTS = {
+    "bash": "`contained` in the sandbox, `networked` there with `--network`, `opaque` without one",
+    "git_commit": "`contained`; only offered in a git checkout",
+    "pr_comment": "`keyed`; only offered in a workflow, where there is a pull request or an issue",
+}
+
+
+def tools_page() -> str:
+    """Each tool as the model is told of it, in the order of the default configuration."""
+    made = {tool.name: tool for tool in TOOL_CLASSES}
+    return TOOLS_PAGE.format(tools="\n\n".join(_tool(made[name]) for name in TOOLS))
+
+
+def _tool(tool: type[Tool]) -> str:
+    required = tool.parameters["required"]
+    rows = [
+        (
+            f"`{name}`",
+            f"list of {told['items']['type']}" if told["type"] == "array" else told["type"],
+            "yes" if name in required else "",
+            told["description"] + (f" At least {told['minimum']}." if "minimum" in told else ""),
+        )
+        for name, told in tool.parameters["properties"].items()
+    ]
+    table = _table(("argument", "type", "required", "meaning"), rows)
+    effect = EFFECTS.get(tool.name) or f"`{tool.effect}`"
+    return f"## `{tool.name}`\n\n{tool.description}\n\nEffect class: {effect}.\n\n{table}"
+
+
 def script_format_page() -> str:
     """The provider's own words; what is indented there is code here."""
     first, *parts = inspect.cleandoc(scripted.__doc__ or "").split("\n\n")
@@ -334,6 +385,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "outputs.md": outputs_page,
     "script-format.md": script_format_page,
     "state-format.md": state_format_page,
+    "tools.md": tools_page,
 }
 
 

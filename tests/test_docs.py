@@ -17,7 +17,7 @@ import click
 import pytest
 import yaml
 
-from docs.generate import NOT_HERE, OUTPUTS, helps, pages
+from docs.generate import NOT_HERE, OUTPUTS, TOOL_CLASSES, helps, pages
 from endstate_action import action, deliver, shipper
 from endstate_action.agent import calls, settle, verdict
 from endstate_action.agent.tools import shell
@@ -105,6 +105,17 @@ def test_the_reference_has_every_field_of_evidence_and_of_a_checkpoint():
     assert [f.name for cls in classes for f in fields(cls) if f"`{f.name}`" not in format_page] == []
 
 
+def test_the_reference_has_every_tool_with_each_of_its_arguments():
+    assert [tool.name for tool in TOOL_CLASSES if tool.name not in TOOLS] == []
+    page = (REFERENCE / "tools.md").read_text()
+    for tool in TOOL_CLASSES:
+        _, found, after = page.partition(f"## `{tool.name}`\n")
+        told = after.partition("\n## ")[0]
+        assert found, tool.name
+        assert [name for name in tool.parameters["properties"] if f"| `{name}` |" not in told] == [], tool.name
+        assert "Effect class: `" in told, tool.name
+
+
 def test_the_stores_page_names_every_variable_that_is_read():
     code = (ROOT / "src/endstate_action/state/stores/objectstore.py").read_text()
     page = (DOCS / "stores.md").read_text()
@@ -130,8 +141,8 @@ def test_numbers_that_a_user_meets_are_those_of_the_code():
         f"| {uploader.BARRIER_S:g} s at a barrier |",
         f"| {shipper.LAST_S:g} s, after a signal {shipper.LAST_ON_SIGNAL_S:g} s |",
         f"| {uploader.FOOTPRINT_BYTES >> 20} MB an attempt |",
-        f"| {uploader.CACHE_PACE.at_most} an attempt |",
-        f"| {choose.FALLBACKS}, the newest first |",
+        f"| {uploader.CACHE_PACE.at_most} a session |",
+        f"| {choose.FALLBACKS}, the newest first, and more for {choose.LOOK_S:g} s |",
         f"| {deliver.SENDER_S:g} s after the fence |",
         f"| {action.SIGN_OF_LIFE_S:g} s apart |",
         f"| after {render.SILENT_MINUTES} minutes |",
@@ -263,6 +274,8 @@ VARYING = (
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME"),
     (r"\d+ seconds? old", "AGE"),
     (r"\d+\.\d kB", "SIZE"),
+    # Where it was typed is part of a store's name from then on.
+    (r"dir:/\S+/kept", "dir:KEPT"),
     # How many checkpoints there were before is a matter of the disk's speed.
     (r"(?<=/c\d{4})-\d{6}-", "-NUMBER-"),
 )

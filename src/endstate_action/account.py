@@ -49,6 +49,8 @@ class Around:
     uncommitted: told.Uncommitted | None = None
     head_moved_to: str | None = None
     notes: tuple[str, ...] = ()
+    epoch: int | None = None
+    """The number of the attempt that announces."""
 
 
 def account(state: State, around: Around) -> told.Evidence:
@@ -66,6 +68,7 @@ def account(state: State, around: Around) -> told.Evidence:
         pull_request=around.pull_request,
         run_url=around.run_url,
         attempts=tuple(_attempt(state, attempt) for attempt in _attempts_of_task(state)),
+        delivered_by=around.epoch if around.epoch is not None and around.epoch > state.epoch else None,
         trees=told.Trees(
             base_commit=state.begun.bound.get("base"),
             base_tree=published.base_tree if published else state.begun.bound.get("base-tree"),
@@ -103,6 +106,7 @@ def account(state: State, around: Around) -> told.Evidence:
             for f in state.finished.values()
             if f.step > first and f.status in ("denied", "refused", "not_run")
         ),
+        failed_calls=sum(f.step > first and f.status == "error" for f in state.finished.values()),
         steps=state.steps - first,
         spent=told.Spent(
             input_tokens=usage.context_tokens,

@@ -152,6 +152,7 @@ class Step:
     files: RunnerFiles = field(init=False)
     secrets: Secrets = field(init=False)
     _held: list[str] | None = field(init=False, default_factory=list)
+    _misses_outputs: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.log = Log(self._line)
@@ -166,8 +167,7 @@ class Step:
             return self._run()
         except _Skip as skip:
             self.log.annotate("notice", str(skip), "endstate")
-            with suppress(StateError):
-                self.files.outputs({"conclusion": "skipped"})
+            self.outputs({"conclusion": "skipped"})
             return 0
         except EndstateError as error:
             return self._failed(error)
@@ -196,9 +196,29 @@ class Step:
         self.log.annotate("error", message, f"endstate: {row.conclusion}")
         if foreign := self.files.undo_foreign():
             self.tell_foreign(foreign)
-        with suppress(StateError):
-            self.files.outputs({"conclusion": row.conclusion})
+        self.outputs({"conclusion": row.conclusion})
         return row.exit_code
+
+    def outputs(self, values: Mapping[str, Value]) -> None:
+        """State outputs. Where the runner cannot be told, that is said once: what came of the run is as it was."""
+        try:
+            self.files.outputs(values)
+        except StateError as error:
+            if not self._misses_outputs:
+                self.log.annotate(
+                    "error",
+                    f"{error} Later steps get no outputs of this one. The run is not touched by that: what came of it "
+                    f"is delivered as ever, and told in this log. {error.hint} A re-run states the outputs again.",
+                    "endstate: no outputs",
+                )
+            self._misses_outputs = True
+
+    def summary(self, markdown: str) -> None:
+        """Nothing that is secret goes in; the runner's own masks are for the log."""
+        try:
+            self.files.summary(self.secrets.hide(markdown))
+        except StateError as error:
+            self.log.annotate("warning", f"{error} There is no job summary; nothing else is missing.", "endstate")
 
     def tell_foreign(self, names: tuple[str, ...]) -> None:
         self.log.annotate("error", f"A tool wrote to {', '.join(names)}; that was undone.", "endstate")
@@ -302,7 +322,8 @@ class _Asked:
         where = self.settings.working_directory
         with Trusted.of(Path(where), step.environ, self._git_extra()) as trusted:
             commit = event.pull_request.base_sha if event.pull_request else event.run.sha
-            trusted.bring(commit)
+            if said := trusted.bring(commit, is_retry=event.run.attempt > 1):
+                step.log.annotate("notice", _without(commit, step.secrets.redact(said)), "endstate")
             self.head = trusted.head()
             repository, self.effects = event.repository, self._witness()
             errand = Errand(
@@ -561,7 +582,7 @@ class _Asked:
                     f"comment: {self.working.url if self.working else 'none'}",
                 )
                 told: dict[str, Value] = {"session-id": event.session, "attempt": event.epoch, "resumed": event.resumed}
-                self.step.files.outputs({**told, "restored-from": self.restored.key if self.restored else None})
+                self.step.outputs({**told, "restored-from": self.restored.key if self.restored else None})
             case StepEnded():
                 cost = "cost unknown" if event.cost_usd is None else f"${event.cost_usd:.2f}"
                 log.say(f"step {event.step} · {event.calls} calls · {cost}")
@@ -627,6 +648,7 @@ class _Asked:
             repository=self.event.repository.full_name,
             pull_request=self.event.pull_request_number,
             run_url=f"{run.server_url}/{self.event.repository.full_name}/actions/runs/{run.id}",
+            epoch=finishing.epoch,
         )
         delivery = Delivery(
             session, place, finishing.workplace.repository, self.step.environ, finishing.secrets, finishing.shipper,
@@ -637,7 +659,13 @@ class _Asked:
         self.announced = announced
         if self.working and place.conversation and announced.problems and not announced.comment_url:
             self.working.end("undelivered", " ".join(announced.problems))
-        outputs, word = self._outputs(announced, session.id), None
+        if announced.unwritten:
+            self.step.log.annotate(
+                "warning",
+                f"{announced.unwritten}: the output that would name it is empty. The result is not touched by that.",
+                "endstate",
+            )
+        outputs, word = self._outputs(announced), None
         if result.succeeded and not announced.problems:
             state = session.state
             word = {
@@ -652,14 +680,14 @@ class _Asked:
     def _folder(self, session: str) -> Path:
         return Path(self.step.environ.get("RUNNER_TEMP") or gettempdir()) / f"endstate-{session}"
 
-    def _outputs(self, announced: Announced, session: str) -> dict[str, Any]:
-        published, folder = announced.published, self._folder(session)
+    def _outputs(self, announced: Announced) -> dict[str, Any]:
+        published = announced.published
         return {
             "base-tree": announced.evidence.trees.base_tree,
             "published-tree-hash": published.tree_hash if published else None,
             "git-tree": published.git_tree if published else None,
-            "evidence-file": str(folder / "evidence.json"),
-            "patch-file": str(folder / "result.patch") if announced.patch else None,
+            "evidence-file": _path(announced.evidence_file),
+            "patch-file": _path(announced.patch_file),
             "commit-sha": announced.commit
             or (announced.evidence.commits[-1].id if announced.evidence.commits else None),
             "branch": announced.branch,
@@ -678,15 +706,20 @@ class _Asked:
             row = ending(2)
             outputs["conclusion"] = row.conclusion
             self.step.tell_foreign(foreign)
-        self.step.files.outputs({n: self.step.secrets.hide(v) if isinstance(v, str) else v for n, v in outputs.items()})
+        self.step.outputs({n: self.step.secrets.hide(v) if isinstance(v, str) else v for n, v in outputs.items()})
         if self.inputs.job_summary and announced:
-            self._summary(render.summary(announced.evidence, report.result.final_message, announced.patch))
+            self.step.summary(
+                render.summary(
+                    announced.evidence, report.result.final_message, announced.patch, is_final=announced.is_final
+                )
+            )
         if is_undelivered and announced:
             self.step.log.annotate(
                 "error",
                 f"{' '.join(announced.problems)} "
                 + (
-                    "A retry would be refused in the same way; the result is in the summary and the patch file."
+                    "Until that is put right a retry would be refused in the same way; the comment and the summary say "
+                    "what can be done."
                     if announced.is_final
                     else "The result is kept: run the job again, or `endstate deliver`."
                 ),
@@ -698,10 +731,6 @@ class _Asked:
             self.step.log.say(render.headline(announced.evidence))
         return row.exit_code
 
-    def _summary(self, markdown: str) -> None:
-        """Nothing that is secret goes in; the runner's own masks are for the log."""
-        self.step.files.summary(self.step.secrets.hide(markdown))
-
     def _again(self, report: AlreadyDelivered) -> int:
         """A finished and delivered session asked again: its outputs, and no model call."""
         outputs = _as_told({k: v for k, v in report.outputs.items() if k not in ("prompt-ids", "bound")})
@@ -710,10 +739,10 @@ class _Asked:
             "A new run of the workflow begins anew."
         )
         self.step.log.annotate("notice", said, "endstate")
-        self.step.files.outputs({**outputs, "conclusion": "success"})
+        self.step.outputs({**outputs, "conclusion": "success"})
         if self.inputs.job_summary:
             found = " ".join(str(outputs[name]) for name in ("comment-url", "commit-sha") if outputs.get(name))
-            self._summary(f"{said} {found}".rstrip() + "\n")
+            self.step.summary(f"{said} {found}".rstrip() + "\n")
         return 0
 
     # Access
@@ -863,6 +892,10 @@ class _Working:
         )
 
 
+def _path(file: Path | None) -> str | None:
+    return None if file is None else str(file)
+
+
 def _as_told(outputs: Mapping[str, Any]) -> dict[str, Any]:
     """The outputs of a run as a workflow gets them: text, and counts in the place of lists of calls."""
     told = {name: value for name, value in outputs.items() if name != "reason"}
@@ -895,6 +928,13 @@ def _no_answer(failure: Unavailable | RateLimited | Ambiguous) -> Interrupted:
     return Interrupted(
         f"GitHub could not be asked ({failure.reason}). Nothing was run and nothing was spent.",
         hint="Run the job again when GitHub answers.",
+    )
+
+
+def _without(commit: str, said: str) -> str:
+    return (
+        f"The trusted commit {commit[:12]} could not be fetched: {said} What this session took from it when it began "
+        "is still used; `git diff` with it does not work for the agent."
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,8 @@ _MOST_FENCES = 3
 """So often the fence is read anew for one delivery, where GitHub takes long to answer."""
 _AUTHOR = ("endstate[bot]", "endstate@users.noreply.github.com")
 _SUBJECT_CHARACTERS = 72
+_REFERENCE = re.compile(r"([@#](?=\w)|\bGH-(?=\d)|/(?:issues|pull)/(?=\d))", re.IGNORECASE)
+"""Who is called, or which issue is closed."""
 _DIRECTIVE = re.compile(r"\[\s*(skip|ci|no|actions)[\s-]+\w+\s*\]|skip-checks\s*:\s*true", re.IGNORECASE)
 
 
@@ -91,6 +92,11 @@ class Announced:
     """Why something was not delivered, a sentence each; it stays in the outbox."""
     is_final: bool = False
     """Whether trying again would be refused in the same way."""
+    evidence_file: Path | None = None
+    patch_file: Path | None = None
+    """Both None where there is nothing to write, or where it could not be written."""
+    unwritten: str = ""
+    """Why a file could not be written."""
 
     def without(self, what: str, why: str) -> Announced:
         return replace(self, problems=(*self.problems, f"The {what} was not delivered: {why}"))
@@ -118,7 +124,8 @@ class Delivery:
         base = self.session.state.begun.bound.get("base")
         try:
             with aside(self.repository, self.environ, base) as seen:
-                published = publish(seen, base, self.session.state.begun.bound.get("dirty", {}))
+                bound = self.session.state.begun.bound
+                published = publish(seen, base, bound.get("dirty", {}), bound.get("nested"))
                 patch = make_patch(seen, published.base_tree, published.git_tree)
                 return self._announce(result, published, patch, seen)
         except GitError as error:
@@ -137,15 +144,15 @@ class Delivery:
         announced = Announced(self._evidence(result, published, None, patch), patch, published)
         if self._wants_commit():
             announced = self._commit(announced, seen)
-        announced = self._told(replace(announced, patch=self._keep_patch(announced)), result)
+        announced = self._told(self._with_patch(announced), result)
         after = self._comment(announced, result)
         return after if after.problems == announced.problems else self._told(after, result)
 
     def _told(self, announced: Announced, result: Result) -> Announced:
         """With evidence that says what is known by now, in a file as well."""
         evidence = self._evidence(result, announced.published, announced, announced.patch)
-        self._keep("evidence.json", self.secrets.hide(evidence.to_json()).encode())
-        return replace(announced, evidence=evidence)
+        kept, why = self._keep("evidence.json", self.secrets.hide(evidence.to_json()).encode())
+        return replace(announced, evidence=evidence, evidence_file=kept, unwritten=why or announced.unwritten)
 
     def _pin(self, result: Result, published: Published | None) -> None:
         state = self.session.state
@@ -232,7 +239,9 @@ class Delivery:
         before = place.before if place.known is not None else there.body if there else ""
         earlier = earlier_of(before, state.begun.session, max(state.task, 1))
         said = self.secrets.hide(result.said)
-        body = render_comment(announced.evidence, place.owner, said, announced.patch, earlier)
+        body = render_comment(
+            announced.evidence, place.owner, said, announced.patch, earlier, is_final=announced.is_final
+        )
         if leaked := self.secrets.contains(body):
             return announced.without("comment", f"it would have held the value of {', '.join(leaked)}.")
 
@@ -294,13 +303,14 @@ class Delivery:
     def _evidence(
         self, result: Result, published: Published | None, announced: Announced | None, patch: Patch | None
     ) -> told.Evidence:
-        commits = _own_commits(self.session.state, self.repository)
+        commits = own_commits(self.session.state, self.repository)
         if announced and announced.commit:
             subject = self._subject()
             commits = (*commits, told.Commit(id=announced.commit, subject=subject, branch=announced.branch))
         uncommitted = None
         if patch is not None and patch.data and not (announced and announced.commit):
-            uncommitted = told.Uncommitted(patch_file="result.patch")
+            file = announced.patch_file if announced else None
+            uncommitted = told.Uncommitted(patch_file=file.name if file else None)
         conclusion, reason = result.conclusion, result.reason
         if conclusion == "success" and announced and announced.problems:
             conclusion, reason = "undelivered", " ".join(announced.problems)
@@ -320,18 +330,22 @@ class Delivery:
         outbox = self.session.state.outbox
         return str(outbox.commit["message"]).partition("\n")[0] if outbox and outbox.commit else ""
 
-    def _keep_patch(self, announced: Announced) -> Patch | None:
+    def _with_patch(self, announced: Announced) -> Announced:
         patch = announced.patch
         if patch is None or not patch.data or announced.commit:
-            return None
-        self._keep("result.patch", patch.data)
-        return patch
+            return replace(announced, patch=None)
+        kept, why = self._keep("result.patch", patch.data)
+        return replace(announced, patch_file=kept, unwritten=why)
 
-    def _keep(self, name: str, data: bytes) -> None:
-        """A file that cannot be written is missed by who looks for it; the result itself is not lost by that."""
-        with suppress(OSError):
+    def _keep(self, name: str, data: bytes) -> tuple[Path | None, str]:
+        """Where it is, or why it is nowhere; the result itself is not lost by that."""
+        place = self.files / name
+        try:
             self.files.mkdir(parents=True, exist_ok=True)
-            (self.files / name).write_bytes(data)
+            place.write_bytes(data)
+        except OSError as error:
+            return None, f"{place} cannot be written ({error.strerror or error})"
+        return place, ""
 
     def _leak_in_commit(
         self, plan: Plan, target: Target, changed: Sequence[Changed], contents: Mapping[str, bytes]
@@ -351,7 +365,7 @@ class Delivery:
 def _inert(line: str) -> str:
     """A model's words as a subject: they skip no checks, close no issues, call nobody and hide nothing."""
     shown = " ".join("".join(c if c.isprintable() else " " for c in line).split()).lstrip("# ")
-    return re.sub(r"([@#])(?=\w)", r"\1 ", _DIRECTIVE.sub("", shown)).strip()
+    return _REFERENCE.sub(r"\1 ", _DIRECTIVE.sub("", shown)).strip()
 
 
 def _push(commits: Commits, plan: Plan, commit: str, target: Target, may_write: Callable[[], bool]) -> Outcome[str]:
@@ -384,7 +398,7 @@ def _changes(changed: Sequence[Changed], contents: Mapping[str, bytes]) -> list[
     return made
 
 
-def _own_commits(state: State, repository: Repository | None) -> tuple[told.Commit, ...]:
+def own_commits(state: State, repository: Repository | None) -> tuple[told.Commit, ...]:
     """Those that the agent's tool made in the checkout, which nobody has pushed."""
     found = []
     for place, finished in state.finished.items():

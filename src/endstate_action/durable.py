@@ -100,7 +100,7 @@ def _store(
 
             return cache_store(environ), CACHE_PACE
         case "dir":
-            path = refuse_inside(choice.path, workspace, home=environ.get("HOME"), cwd=Path.cwd())
+            path = refuse_inside(choice.path, workspace, home=environ.get("HOME"))
             return DirectoryStore(path), EAGER
         case "git-ref":
             url = repository.remote_url() if repository else None

@@ -20,6 +20,7 @@
     └── Interrupted            75   a retry will resume
         ├── ProviderUnavailable 75
         └── StoreUnreadable     75  the store could not be asked; in `state.stores.base`
+            └── StoreUnusable    2  nor will it be, before somebody changes something
 
 A message says what did not happen and what is still true; `hint` says what to do. Anything that is
 not an `EndstateError` is our bug and ends with exit code 3.

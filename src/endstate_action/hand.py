@@ -1,24 +1,30 @@
-"""By hand: a finished result that its job could not deliver, and a comment that somebody wants to verify."""
+"""By hand: evidence of a run, a finished result that its job could not deliver, a comment that somebody verifies."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 
-from endstate_action.account import Around
+from endstate_action.account import Around, account
 from endstate_action.agent.providers.base import OnDiscard, Reply, Request
 from endstate_action.ci.commit import Commits, Target
+from endstate_action.ci.evidence import Evidence, Uncommitted
 from endstate_action.ci.github import GitHub
 from endstate_action.ci.marker import parse_marker
 from endstate_action.ci.outcome import Applied
 from endstate_action.ci.pull_request import Conversation, Viewer, viewer_of
 from endstate_action.config import Settings
-from endstate_action.deliver import Delivery, Place, Result
+from endstate_action.deliver import Delivery, Place, Result, own_commits
 from endstate_action.errors import InputError, UnknownSession
 from endstate_action.run import Announcement, Choice, Finishing, Ports, run
 from endstate_action.system import git
+from endstate_action.system.git_aside import aside
+from endstate_action.system.git_call import GitError
+from endstate_action.system.names import short
+from endstate_action.system.published import publish
 from endstate_action.verify import Reference
 
 _REMOTE = re.compile(r"[/:](?P<repository>[\w.-]+/[\w.-]+?)(\.git)?/?\Z")
@@ -51,12 +57,14 @@ def deliver_by_hand(
     """
     github = _github(environ)
     problems: list[str] = []
+    finals: list[bool] = []
 
     def finish(finishing: Finishing) -> Announcement:
         announced = _delivery(finishing, github, environ).announce(
             Result("success", finishing.result.reason, finishing.result.final_message)
         )
         problems.extend(announced.problems)
+        finals.append(announced.is_final)
         for what, where in (("comment", announced.comment_url), ("commit", announced.commit)):
             if where:
                 put(f"{what}: {where}")
@@ -66,7 +74,63 @@ def deliver_by_hand(
     run(settings, Choice(session), ports)
     for problem in problems:
         say(problem)
-    return 75 if problems else 0
+    return 0 if not problems else 2 if any(finals) else 75
+
+
+def evidence_file(text: str, workspace: Path, state_dir: str) -> Path:
+    """Where evidence is to be written. Raises: InputError: nothing can be, or it would change what it is about."""
+    file, workspace = Path(text).absolute(), workspace.resolve()
+    folder = file.parent.resolve()
+    if folder.is_relative_to(workspace) and not folder.is_relative_to(workspace / state_dir):
+        raise InputError(
+            f"--evidence {text} lies in the workspace, whose tree it is to tell of. Nothing was run.",
+            hint=f"Name a file outside, ../{file.name} for example.",
+        )
+    if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
+        raise InputError(
+            f"--evidence {text} cannot be written. Nothing was run.",
+            hint="Name a file in a directory that exists and is yours.",
+        )
+    return folder / file.name
+
+
+def keep_evidence(
+    finishing: Finishing, file: Path, environ: Mapping[str, str], say: Callable[[str], None]
+) -> Announcement:
+    """Write what `verify` needs of a result that is announced nowhere. The result itself is not lost by a failure."""
+    result = finishing.result
+    if result.ended_tree_hash not in (None, result.tree_hash()):
+        say("No evidence was written: the workspace has changed since this session ended.")
+        return Announcement({})
+    try:
+        file.write_text(finishing.secrets.hide(_evidence(finishing, environ).to_json()), "utf-8")
+    except (OSError, GitError) as error:
+        say(f"No evidence was written: {short(str(error))}")
+        return Announcement({})
+    return Announcement({"evidence-file": str(file)})
+
+
+def _evidence(finishing: Finishing, environ: Mapping[str, str]) -> Evidence:
+    state, result, repository = finishing.session.state, finishing.result, finishing.workplace.repository
+    published = None
+    if repository is not None:
+        base = state.begun.bound.get("base")
+        with aside(repository, environ, base) as seen:
+            published = publish(seen, base, state.begun.bound.get("dirty", {}), state.begun.bound.get("nested"))
+    around = Around(
+        conclusion=result.conclusion,
+        reason=result.reason,
+        tree_hash=result.tree_hash(),
+        excluded=(".git", finishing.workplace.state_name),
+        sandbox=finishing.sandbox.sandbox,
+        sandbox_note=finishing.sandbox.note,
+        departed=finishing.shipper.departed if finishing.shipper else None,
+        published=published,
+        restored_hash=finishing.restored.tree_hash if finishing.restored else None,
+        commits=own_commits(state, repository),
+        uncommitted=Uncommitted(patch_file=None) if published and published.changed else None,
+    )
+    return account(state, around)
 
 
 def read_comment(environ: Mapping[str, str], reference: Reference, path: Path) -> str:

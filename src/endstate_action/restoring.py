@@ -8,8 +8,9 @@ side, and restores the same checkpoint again. Nothing of what is restored is exe
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from endstate_action.errors import Mismatch, NotRestored, StateError
 from endstate_action.state.checkpoint.read import Opened
@@ -20,8 +21,10 @@ from endstate_action.state.snapshot import Restored
 from endstate_action.state.snapshot.base import note_base
 from endstate_action.state.snapshot.pack import apply, read_head
 from endstate_action.system import own_files
-from endstate_action.system.tree import StatCache, scan
+from endstate_action.system.tree import StatCache, display, scan
 from endstate_action.workplace import Workplace
+
+_ID = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class Arrived:
     """The snapshot of what was in the workspace before; None where nothing was replaced."""
     reasons: tuple[str, ...]
     """What could not come back, a sentence each."""
+    replaced: tuple[str, ...] = ()
+    """What was here and is gone or another now, as `names.display` spells it; `kept` has it."""
 
 
 def unfinished(state: StateDirectory) -> CheckpointKey | None:
@@ -92,8 +97,12 @@ def restore(
     _refuse_elsewhere(opened, place)
     _bring_base(opened, place, fetch_base)
     confirm()
-    own_files.put(place.state.restore_log, json.dumps({"key": str(opened.key)}).encode())
+    earlier = _kept_earlier(place.state)
+    _note(place.state, opened, earlier)
     restored = _restore_workspace(opened, place) if opened.pack is not None and manifest.root else None
+    kept = earlier or (restored.kept if restored else None)
+    # What was here before the first of several tries is what somebody will look for.
+    _note(place.state, opened, kept)
     sessions.adopt(manifest.about.session, opened.rows)
     # Everything is read, whatever was remembered here; what is remembered now makes the next look fast.
     cache = StatCache(place.state.cache)
@@ -108,7 +117,26 @@ def restore(
     with own_files.directory(place.state.path) as parent:
         own_files.remove(place.state.restore_log.name, parent)
     reasons = restored.reasons if restored else ()
-    return Arrived(str(opened.key), tree_hash, restored.kept if restored else None, reasons)
+    replaced = _replaced(place, kept, restored.root) if restored and kept else ()
+    return Arrived(str(opened.key), tree_hash, kept, reasons, replaced)
+
+
+def _note(state: StateDirectory, opened: Opened, kept: str | None) -> None:
+    own_files.put(state.restore_log, json.dumps({"key": str(opened.key), "kept": kept}).encode())
+
+
+def _kept_earlier(state: StateDirectory) -> str | None:
+    """The snapshot that a restore made of what was here, if one was killed after that."""
+    try:
+        kept = json.loads(own_files.get(state.restore_log)).get("kept")
+    except FileNotFoundError:
+        return None
+    return kept if isinstance(kept, str) and _ID.fullmatch(kept) else None
+
+
+def _replaced(place: Workplace, kept: str, root: str) -> tuple[str, ...]:
+    changes = place.snapshots().difference(kept, root)
+    return tuple(display(change.path) for change in changes if change.kind != "added")
 
 
 def _bring_base(opened: Opened, place: Workplace, fetch_base: Callable[[str], None]) -> None:
@@ -128,9 +156,10 @@ def _bring_base(opened: Opened, place: Workplace, fetch_base: Callable[[str], No
 def _restore_workspace(opened: Opened, place: Workplace) -> Restored:
     snapshots = place.snapshots()
     # What was on its way when an earlier restore was killed has to come to an end before another begins.
-    snapshots.finish()
+    finished = snapshots.finish()
     apply(place.objects(), opened.pack or b"", place.bound.get("base"))
-    return snapshots.restore(opened.manifest.root or "")
+    restored = snapshots.restore(opened.manifest.root or "")
+    return replace(restored, kept=finished.kept) if finished and finished.kept else restored
 
 
 def _refuse_elsewhere(opened: Opened, place: Workplace) -> None:

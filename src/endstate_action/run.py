@@ -6,6 +6,7 @@ it says goes out as values.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -39,7 +40,7 @@ from endstate_action.effects import canonical, digest
 from endstate_action.errors import EndstateError, InputError, Mismatch, StateError, Superseded, UnknownSession
 from endstate_action.messages import Usage
 from endstate_action.restoring import Arrived, refuse_unfinished, unfinished
-from endstate_action.shipper import LAST_ON_SIGNAL_S, Departed, Shipper
+from endstate_action.shipper import LAST_ON_SIGNAL_S, Departed, Shipper, periodic_before
 from endstate_action.state.checkpoint.build import Builder
 from endstate_action.state.checkpoint.manifest import About
 from endstate_action.state.directory import StateDirectory, locate, tracked, workspace_at
@@ -53,6 +54,8 @@ from endstate_action.successor import Found, Successor, find_session
 from endstate_action.system import git
 from endstate_action.system.files import Workspace
 from endstate_action.system.git_call import GitError
+from endstate_action.system.git_paths import kind
+from endstate_action.system.names import parse, short
 from endstate_action.system.proctable import identity
 from endstate_action.system.redaction import Secrets
 from endstate_action.system.sandbox import NoSandbox, Sandbox
@@ -63,6 +66,7 @@ from endstate_action.workplace import Workplace, describe
 SCRIPTED_MODEL = "scripted"
 DEFAULT_PROVIDER: ProviderName = "anthropic"
 _MOST_TASKS = 10_000
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,8 @@ class Report:
     """Which of its session's tasks the figures are of, from 1."""
     departed: Departed | None = None
     """What left the machine last; None where there is no store."""
+    failed_calls: int = 0
+    """Of this task, those that ended with an error."""
 
 
 def run(settings: Settings, choice: Choice, ports: Ports) -> Report:
@@ -268,6 +274,8 @@ class _Story:
     prompt_id: str | None = None
     read: Callable[[str], bytes | None] | None = None
     """A file as the trusted commit has it; the work tree's when left out."""
+    providers: dict[str, Provider] = field(default_factory=dict)
+    """Those that were made, by name."""
 
     def begin(
         self, name: str | None = None, taken: _Taken = _Taken(), bound: Mapping[str, Any] = MappingProxyType({})
@@ -303,6 +311,12 @@ class _Story:
     def resume(self, wanted: str | None) -> Report:
         """The session that was asked for, else the unfinished one with the newest record, else the newest."""
         name = self._wanted(wanted)
+        here = None
+        with suppress(UnknownSession, StateError):
+            here = self.store.read(name)
+        if here is not None:
+            # Before a number is claimed, which ends whoever is at it elsewhere.
+            self._confirm(here)
         taken = self._take_over(Line(name), above=self._epoch_of(name))
         found = self._found(name, taken)
         if found.session is None and not isinstance(self.depot, NoDepot):
@@ -388,9 +402,7 @@ class _Story:
             self._refuse_elsewhere(session.state)
             chosen = self.settings.provider or self._provider_of(session.state)
             try:
-                if self.settings.on_mismatch != "continue":
-                    refuse_other_provider(session.state, chosen)
-                provider = self.ports.provider(chosen, self.settings)
+                provider = self._provider_for(session.state)
                 model = self.settings.model or (None if frozen else _default_model(provider.name))
                 self._check_price(provider.name, model or _model_of(session.state), config)
                 goes_on = "continue" if self.settings.on_mismatch == "continue" else "refuse"
@@ -405,6 +417,32 @@ class _Story:
         prompt = self.settings.prompt or "\n\n".join(prompts)
         story = replace(self, settings=replace(self.settings, prompt=prompt, provider=chosen, resume=False))
         return story.begin(*anew()) if anew else story.begin()
+
+    def _confirm(self, state: State) -> None:
+        """Before anything is restored: what was given today is of use for the session. Raises where it is not."""
+        config, _ = self._configuration_of(state)
+        if self.settings.sandbox == "required":
+            self._sandbox(self._place(state.begun.bound, config))
+        try:
+            provider = self._provider_for(state)
+        except Mismatch:
+            if self.settings.on_mismatch == "restart":
+                return
+            raise
+        model = self.settings.model or (_model_of(state) if state.frozen else _default_model(provider.name))
+        self._is_price_known(provider.name, model, config)
+
+    def _sandbox(self, place: Workplace) -> Sandbox | NoSandbox:
+        return place.sandbox(self.settings.sandbox, network=self.settings.network, make=self.ports.make_sandbox)
+
+    def _provider_for(self, state: State) -> Provider:
+        """That of the session, unless another was named. Raises: Mismatch, InputError."""
+        chosen = self.settings.provider or self._provider_of(state)
+        if self.settings.on_mismatch != "continue":
+            refuse_other_provider(state, chosen)
+        if chosen not in self.providers:
+            self.providers[chosen] = self.ports.provider(chosen, self.settings)
+        return self.providers[chosen]
 
     def _drive(
         self,
@@ -421,7 +459,7 @@ class _Story:
         secrets = Secrets(split_environment(self.ports.environ)[1])
         trust = self._trust_of(session.state, found)
         place = self._place(session.state.begun.bound, config, trust)
-        sandbox = place.sandbox(self.settings.sandbox, network=self.settings.network, make=self.ports.make_sandbox)
+        sandbox = self._sandbox(place)
         chosen = SandboxChosen(describe(sandbox), sandbox.note if isinstance(sandbox, Sandbox) else sandbox.reason)
         self.ports.emit(chosen)
         snapshots = place.snapshots()
@@ -496,7 +534,10 @@ class _Story:
         told |= announced.outputs
         if shipper and announced.word is not None:
             shipper.conclude({**told, **announced.word})
-        return Report(result, told, session.state.task, departed)
+        state = session.state
+        first = state.first_step_of_task()
+        failed = sum(f.step > first and f.status == "error" for f in state.finished.values())
+        return Report(result, told, state.task, departed, failed)
 
     def _place(self, bound: Mapping[str, Any], config: Config, trust: str | None = None) -> Workplace:
         return Workplace(self.workspace, self.state, self.repository, self.ports.environ, bound, config, trust)
@@ -516,7 +557,7 @@ class _Story:
         half = unfinished(self.state)
         if wanted is None and half is not None:
             return half.lineage
-        return find_session(wanted, self.store, self.depot, self._newest)
+        return find_session(wanted, self.store, self.depot, self._newest, self.ports.notice)
 
     def _epoch_of(self, session: str) -> int:
         try:
@@ -542,6 +583,7 @@ class _Story:
             self.ports.notice,
             self.ports.git_extra,
             errand.claimant if errand else b'{"format":1}',
+            confirm=(lambda state: None) if errand else self._confirm,
             is_ours_alone=errand is not None,
         )
         earlier = successor.newest_claim() if errand else None
@@ -565,10 +607,23 @@ class _Story:
         if found.restored:
             self.ports.emit(found.restored)
             self.ports.notice(f"Restored from {found.restored.key}, tree {found.restored.tree_hash}.")
-            if found.restored.kept and found.has_replaced:
-                self.ports.notice(f"What was here before is kept as snapshot {found.restored.kept}.")
+            is_worth_it = found.restored.replaced or self.settings.on_mismatch == "continue"
+            if found.restored.kept and found.has_replaced and is_worth_it:
+                self._tell_replaced(found.restored.kept, found.restored.replaced)
             for reason in found.restored.reasons:
                 self.ports.notice(f"Not restored: {reason}")
+
+    def _tell_replaced(self, kept: str, replaced: tuple[str, ...]) -> None:
+        """Unasked or as asked, it was somebody's: so it is named, with the way to have it again."""
+        more = f" and {len(replaced) - _NAMED} more" if len(replaced) > _NAMED else ""
+        names = f"{', '.join(short(name) for name in replaced[:_NAMED])}{more}"
+        count = "1 file that was here was" if len(replaced) == 1 else f"{len(replaced)} files that were here were"
+        self.ports.notice(
+            (f"{count} replaced or removed by the restore: {names}. " if replaced else "")
+            + f"What was here before is kept as snapshot {kept}; beside this directory, it can be had again: "
+            f"mkdir ../kept && git --git-dir {shlex.quote(str(self.state.path / 'objects'))} archive {kept}:tree "
+            "| tar -x -C ../kept"
+        )
 
     def _shipper(
         self,
@@ -610,7 +665,13 @@ class _Story:
             restored=found.manifest,
             effects_before=unrecorded_effects(session.state) + found.effects_before,
         )
-        uploader = Uploader(builder, depot.store, lambda: session.state.records, pace=depot.pace)
+        uploader = Uploader(
+            builder,
+            depot.store,
+            lambda: session.state.records,
+            pace=depot.pace,
+            earlier=periodic_before(depot.store, line.lineage, session.state, epoch),
+        )
         successor = taken.successor
         return Shipper(
             uploader,
@@ -652,7 +713,8 @@ class _Story:
             found = self.repository.changes(state.begun.bound.get("base"))
         except GitError:
             return None
-        return sorted(path for path, digest in found.items() if at_start.get(path) != digest)
+        changed = (path for path, digest in found.items() if at_start.get(path) != digest)
+        return sorted(path for path in changed if kind(self.workspace, parse(path)) != "directory")
 
     def _commit(self, state: State) -> str | None:
         """The last commit that the agent's own tool made."""
@@ -700,6 +762,7 @@ class _Story:
             "base-tree": self.repository.tree_of(base) if base else None,
             "trust": self.repository.trust(),
             "dirty": self.repository.changes(base),
+            "nested": self.repository.nested(),
         }
 
     def _refuse_elsewhere(self, state: State) -> None:
@@ -749,17 +812,21 @@ class _Story:
         return cast("ProviderName", state.attempts[-1].provider) if state.attempts else DEFAULT_PROVIDER
 
     def _check_price(self, provider: str, model: str, config: Config) -> None:
-        limits = self.settings.limits
+        if not self._is_price_known(provider, model, config):
+            self.ports.notice(
+                f"The price of {model!r} is unknown: cost is shown as unknown, and only steps and time are bounded."
+            )
+
+    def _is_price_known(self, provider: str, model: str, config: Config) -> bool:
+        """Raises: InputError: it is not, and a limit that somebody set needs it."""
         if provider == ScriptedProvider.name or price_of(model, _overrides(config)) is not None:
-            return
-        if limits.cost_is_set_by_user:
+            return True
+        if self.settings.limits.cost_is_set_by_user:
             raise InputError(
                 f"max-cost-usd is set, but the price of {model!r} is unknown, so it cannot be kept. Nothing was run.",
                 hint="Leave max-cost-usd out, or choose a model with a known price.",
             )
-        self.ports.notice(
-            f"The price of {model!r} is unknown: cost is shown as unknown, and only steps and time are bounded."
-        )
+        return False
 
 
 def outputs(
@@ -807,7 +874,7 @@ def _number_of(errand: Errand, session: str) -> int:
 
 def _not_durable(why: NoDepot) -> InputError:
     return InputError(
-        f"Checkpoints cannot leave this machine: {why.reason}. That was required, so nothing was run or spent.",
+        f"Checkpoints cannot leave this machine: {why.reason}. With require-durable, nothing was run or spent.",
         hint=why.remedy or "Name a store, or do without --require-durable.",
     )
 

@@ -12,12 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from endstate_action.effects import EffectClass
 from endstate_action.errors import InputError, ProviderUnavailable, Superseded
-from endstate_action.state.stores.base import StoreUnreadable
+from endstate_action.state.keys import CheckpointKey, epoch_prefix
+from endstate_action.state.session import State
+from endstate_action.state.stores.base import Store, StoreUnreadable
 from endstate_action.state.uploader import BARRIER_S, NotShipped, Shipped, Uploader
 
 FIRST_S = 60.0
 LAST_S = 60.0
+REQUEST_S = 20.0
 LAST_ON_SIGNAL_S = 5.0
 """A runner that goes away gives ten seconds, all in all."""
 _LOOK_AGAIN_S = 2.0
@@ -158,6 +162,25 @@ class Shipper:
             time.sleep(0.05)
 
 
+def periodic_before(store: Store, lineage: str, state: State, epoch: int) -> Callable[[], int]:
+    """Asks how many periodic checkpoints the earlier attempts of a session have stored; it may be called in any thread.
+
+    The number of an attempt's newest one tells how many it stored, and the journal which of them had another reason
+    for certain: the first, and those at barriers and counted starts.
+    """
+    others = {attempt.epoch: 1 for attempt in state.attempts if attempt.epoch < epoch}
+    for started in (started for starts in state.started.values() for started in starts if started.epoch in others):
+        is_counted = started.epoch > 1 and started.effect is EffectClass.CONTAINED
+        others[started.epoch] += started.effect.is_outside or is_counted
+
+    def ask() -> int:
+        names = {one: store.first([epoch_prefix(lineage, one)], timeout_s=REQUEST_S) for one in others}
+        keys = {one: CheckpointKey.parse(name) for one, name in names.items() if name is not None}
+        return sum(max(0, key.sequence - others[one]) for one, key in keys.items() if key is not None)
+
+    return ask
+
+
 def _superseded(newer: int) -> Superseded:
     return Superseded(
         f"Attempt {newer} of this session has taken over, so this one stopped. It started no further call and "
@@ -167,7 +190,7 @@ def _superseded(newer: int) -> Superseded:
 
 
 def _not_durable(outcome: NotShipped) -> InputError | ProviderUnavailable:
-    said = f"Checkpoints cannot leave this machine: {outcome.reason}. That was required, so nothing was run or spent."
+    said = f"Checkpoints cannot leave this machine: {outcome.reason}. With require-durable, nothing was run or spent."
     if outcome.is_final:
         return InputError(said, hint=outcome.remedy or "Name another store, or do without --require-durable.")
     return ProviderUnavailable(said, hint=outcome.remedy or "Try again when the store can be reached.")

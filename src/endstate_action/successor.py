@@ -6,6 +6,7 @@ have been taken over.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,12 +34,15 @@ from endstate_action.state.checkpoint.read import Opened
 from endstate_action.state.epoch import Claimed, NotClaimed, TakenOver, claim, fence, highest_above
 from endstate_action.state.keys import claim_key, is_lineage
 from endstate_action.state.records import Begun, decode
-from endstate_action.state.session import SessionStore, fold
+from endstate_action.state.session import SessionStore, State, fold
 from endstate_action.state.snapshot.fetch import fetch_base
+from endstate_action.state.stores.base import StoreUnusable
 from endstate_action.state.totals import effects_started
 from endstate_action.workplace import Workplace
 
 REQUEST_S = 20.0
+LOOK_S = 20.0
+"""How long sessions of the store are looked at, where none was named, once one was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Found:
     is_elsewhere: bool = False
     """Whether it was restored in another checkout than it was last in."""
     has_replaced: bool = False
-    """Whether somebody's own work was there, and has been replaced as asked."""
+    """Whether what was there, and has been replaced, may have been somebody's own work."""
     set_aside: tuple[str, ...] = ()
     """Newer checkpoints that were of no use, with their reasons."""
 
@@ -81,6 +85,8 @@ class Successor:
     git_extra: Mapping[str, str]
     claimant: bytes = b'{"format":1}'
     """Stored with the claim, readable by everybody."""
+    confirm: Callable[[State], None] = lambda state: None
+    """Asked, before anything is replaced, whether the session can be gone on with today; raises where it cannot."""
     is_ours_alone: bool = True
     """Whether the workspace is a fresh checkout for this run; else it may hold what somebody has done there."""
 
@@ -88,13 +94,23 @@ class Successor:
         """The number of this attempt, higher than `above`; or why there can be none, where the store denies it.
 
         Raises:
+            InputError: the store is a directory that cannot be used.
+            StoreUnusable: all numbers are taken.
             ProviderUnavailable: the store does not answer. Without a number nothing is safe.
         """
         match claim(self.depot.store, self.line.lineage, self.claimant, above=above):
             case Claimed(epoch):
                 return epoch
+            case NotClaimed("denied", reason, remedy) if self.depot.store.name == "dir":
+                # A service may have its reasons with this event; a directory that cannot be used is a slip of the pen.
+                raise InputError(f"store: {reason}. Nothing was run and nothing was spent.", hint=remedy)
             case NotClaimed("denied", reason, remedy):
                 return NoDepot(reason, remedy)
+            case NotClaimed("used_up", reason, remedy):
+                raise StoreUnusable(
+                    f"The store {self.depot.store.name} has no number for this attempt: {reason}. Nothing was run.",
+                    hint=remedy,
+                )
             case NotClaimed(_, reason, remedy):
                 raise ProviderUnavailable(
                     f"The store {self.depot.store.name} did not give this attempt a number: {reason}. Nothing was run.",
@@ -162,6 +178,7 @@ class Successor:
                 opened = looked.opened[key]
                 is_elsewhere = opened.manifest.about.session not in self.sessions.names()
                 may_be_others = is_elsewhere and not self.is_ours_alone and unfinished(self.place({}).state) is None
+                self.confirm(_state_of(opened))
                 arrived = restore(
                     opened,
                     self.place(_bound(opened)),
@@ -170,7 +187,9 @@ class Successor:
                     (lambda: self._refuse_to_replace(opened)) if may_be_others else (lambda: None),
                 )
                 manifest = opened.manifest
-                name, replaced = manifest.about.session, may_be_others and self.goes_on
+                # Of a git checkout it is known, and was refused, unless that was not asked or answered before.
+                is_known = may_be_others and not self.goes_on and self.place({}).repository is not None
+                name, replaced = manifest.about.session, not self.is_ours_alone and not is_known
                 return Found(arrived, manifest, name, None, effects_before, is_elsewhere, replaced, _told(aside))
             case AlreadyDone(key):
                 return Found(session=looked.opened[key].manifest.about.session, done=looked.opened[key])
@@ -244,21 +263,37 @@ def local_state(sessions: SessionStore, session: str) -> Local | None:
     return Local(state.epoch, state.records, effects_started(state))
 
 
-def find_session(wanted: str | None, sessions: SessionStore, depot: Depot, newest: Callable[[], str]) -> str:
+def find_session(
+    wanted: str | None,
+    sessions: SessionStore,
+    depot: Depot,
+    newest: Callable[[], str],
+    tell: Callable[[str], None] = lambda text: None,
+) -> str:
     """The session to resume, by the beginning of its id or, without one, the newest that can be gone on with.
+
+    One of this machine comes first: a store may have sessions of other places, which would replace what is here.
 
     Args:
         newest: the one of this machine; raises `UnknownSession` where there is none.
+        tell: told, in a sentence, of the unfinished ones that only the store has and that are not chosen.
 
     Raises:
         UnknownSession, InputError: none, or several.
     """
     stored = depot.store.lineages(timeout_s=REQUEST_S)
     if wanted is None:
+        here = set(sessions.names())
+        looked, unseen = _looked_at(depot, [name for name in stored or () if name not in here])
         try:
-            return newest()
+            chosen = newest()
         except UnknownSession:
-            return _newest_stored(depot, stored)
+            chosen = _newest_stored(depot, stored, looked)
+        others = [name for is_unfinished, _, name in sorted(looked, reverse=True) if is_unfinished and name != chosen]
+        if others:
+            more = f", and {unseen} more were not looked at" if unseen else ""
+            tell(f"Also unfinished, in the store alone: {', '.join(others)}{more}. `--session ID` resumes one of them.")
+        return chosen
     known = {*sessions.names(), *(stored or ())}
     matching = sorted(name for name in known if name.startswith(wanted))
     if wanted in known or (stored is None and is_lineage(wanted)):
@@ -278,12 +313,20 @@ def find_session(wanted: str | None, sessions: SessionStore, depot: Depot, newes
     return str(matching[0])
 
 
-def _newest_stored(depot: Depot, stored: list[str] | None) -> str:
-    """Of what the store has: the unfinished session with the newest checkpoint, else the newest."""
+def _looked_at(depot: Depot, lineages: list[str]) -> tuple[list[tuple[bool, float, str]], int]:
+    """Whether each is unfinished, when its newest checkpoint was made, its name; and how many there was no time for."""
     found: list[tuple[bool, float, str]] = []
-    for lineage in stored or ():
+    until = time.monotonic() + LOOK_S
+    for number, lineage in enumerate(lineages):
+        if found and time.monotonic() > until:
+            return found, len(lineages) - number
         looked = look(depot.store, depot.sealing, depot.expected(Line(lineage)))
         found += [(not is_finished(o), o.manifest.at, lineage) for o in looked.opened.values()]
+    return found, 0
+
+
+def _newest_stored(depot: Depot, stored: list[str] | None, found: list[tuple[bool, float, str]]) -> str:
+    """Of what the store has: the unfinished session with the newest checkpoint, else the newest."""
     if not found and stored:
         # None opens, and whichever it is, its own refusal says why.
         return stored[-1]
@@ -299,7 +342,11 @@ def _newest_stored(depot: Depot, stored: list[str] | None) -> str:
 
 def is_finished(opened: Opened) -> bool:
     """Whether the session of a checkpoint has nothing left to do."""
-    return opened.manifest.is_done or fold(decode(kind, body) for _, kind, body in opened.rows).is_finished
+    return opened.manifest.is_done or _state_of(opened).is_finished
+
+
+def _state_of(opened: Opened) -> State:
+    return fold(decode(kind, body) for _, kind, body in opened.rows)
 
 
 def _bound(opened: Opened) -> Mapping[str, Any]:
@@ -328,8 +375,4 @@ def _listed(paths: list[str]) -> str:
 
 
 def _told(aside: tuple[Seen, ...]) -> tuple[str, ...]:
-    return tuple(
-        f"checkpoint {seen.key.epoch}/{seen.key.sequence}: {seen.found.reason}"
-        for seen in aside
-        if isinstance(seen.found, Unusable)
-    )
+    return tuple(f"{seen.key.in_words}: {seen.found.reason}" for seen in aside if isinstance(seen.found, Unusable))

@@ -52,15 +52,17 @@ class Trusted:
                 )
             yield cls(workspace, found, Path(scratch), environ, git_extra)
 
-    def bring(self, commit: str) -> None:
+    def bring(self, commit: str, *, is_retry: bool = False) -> str:
         """Have the commit in the checkout, fetched without its history if it is not there.
+
+        Returns why a retry has to do without, which it can where it goes on with what was frozen; else nothing.
 
         Raises:
             InputError: it is not to be had; nothing was run, since the project's own rules are in it.
         """
         repository = self.repository
         if not commit or repository.full_id(commit) is not None:
-            return
+            return ""
         url = repository.remote_url()
         said = "the checkout has no remote named origin"
         if url is not None:
@@ -70,17 +72,21 @@ class Trusted:
             said = fetch_base(objects, self.workspace, url, commit, self.environ, self.git_extra)
             if not said:
                 Exchange(Graph(objects), None).give(repository.common_dir / "objects", Listed({}, frozenset()), commit)
-                return
-        raise InputError(
-            f"The trusted commit {commit[:12]}, which has this repository's own rules for agents, is not in the "
-            f"checkout and could not be fetched: {said} Nothing was run and nothing was spent.",
-            hint="See that github-token may read the contents, or give actions/checkout `fetch-depth: 0`.",
-        )
+                return ""
+        if not is_retry:
+            raise _missing(commit, f"could not be fetched: {said}")
+        return said
 
     def read(self, commit: str, name: str) -> bytes | None:
-        """A file as the commit has it; None where it has none. Links are not followed."""
+        """A file as the commit has it; None where it has none. Links are not followed.
+
+        Raises:
+            InputError: the commit is not here, so nobody knows.
+        """
         if not commit:
             return None
+        if self.repository.full_id(commit) is None:
+            raise _missing(commit, f"could not be fetched, and {name} is to be read there.")
         return self.repository.read_at(commit, name)
 
     def diff_stat(self, commit: str) -> str:
@@ -95,3 +101,11 @@ class Trusted:
     def head(self) -> str | None:
         """The commit that is checked out."""
         return self.repository.head().commit
+
+
+def _missing(commit: str, why: str) -> InputError:
+    return InputError(
+        f"The trusted commit {commit[:12]}, which has this repository's own rules for agents, is not in the checkout "
+        f"and {why} Nothing was run and nothing was spent.",
+        hint="See that github-token may read the contents, or give actions/checkout `fetch-depth: 0`.",
+    )

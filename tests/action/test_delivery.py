@@ -66,6 +66,8 @@ def test_lost_in_delivery_the_next_attempt_delivers_the_rest(
     assert len(job.api.requests) == MODEL_CALLS
     stands(job, job.attempt(2))
     assert len(job.api.requests) == MODEL_CALLS
+    if (operation, is_applied) != ("comment.edit", True):
+        assert "**Done in 1 attempt, delivered by attempt 2: 0 refused" in job.github.comments[0]["body"]
 
 
 @pytest.mark.recovery
@@ -152,6 +154,27 @@ def test_a_person_delivers_by_hand_what_the_job_could_not_and_can_verify_it(job:
     changed = endstate("verify", evidence, str(clone), cwd=clone, job=job)
     assert changed.returncode == 1
     assert "app.py" in changed.stdout
+
+
+def test_a_path_that_cannot_go_is_named_and_the_patch_has_all_of_it(tmp_path: Path) -> None:
+    """Refused for good, in the step and by hand; nothing is lost, and nothing says that a re-run would deliver it."""
+    command = "mkdir -p .github/workflows && echo 'on: push' > .github/workflows/x.yml && echo hi > log.txt"
+    with stage(tmp_path, turns(answer(call("bash", command=command)), answer("Done."))) as job:
+        job.inputs["commit"] = "branch"
+        ran = job.attempt(1)
+        assert (ran.code, ran.conclusion) == (2, "undelivered"), ran.log
+        (error,) = ran.annotations
+        assert ".github/workflows/x.yml is a workflow file" in error
+        (comment,) = job.github.comments
+        assert ".github/workflows/x.yml" in comment["body"].replace("\\", "")
+        assert "Re-run" not in comment["body"] + ran.summary
+        by_hand = endstate("deliver", cwd=ran.workspace, job=job)
+        assert (by_hand.returncode, "is a workflow file" in by_hand.stderr) == (2, True), by_hand.stderr
+        clone = tmp_path / "clone"
+        subprocess.run(["git", "clone", "-q", "--branch=change", job.github.git_dir, clone], check=True)
+        subprocess.run(["git", "apply", "--index", ran.outputs["patch-file"]], cwd=clone, check=True)
+        verified = endstate("verify", ran.outputs["evidence-file"], str(clone), cwd=clone, job=job)
+        assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
 def test_what_was_not_committed_verifies_as_base_and_patch(job: Job, tmp_path: Path) -> None:

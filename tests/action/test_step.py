@@ -115,6 +115,35 @@ def test_it_is_undone_where_the_run_fails_as_well(tmp_path: Path) -> None:
         assert env.read_text() == ""
 
 
+def test_what_the_runner_cannot_be_told_changes_nothing_of_the_result(job: Job, tmp_path: Path) -> None:
+    """Outputs, summary and files have nowhere to go; what was done and delivered is done and delivered."""
+    for name in ("output-place", "summary-place"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "temp-place").write_text("no directory")
+    job.environ |= {
+        "GITHUB_OUTPUT": str(tmp_path / "output-place"),
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary-place"),
+        "RUNNER_TEMP": str(tmp_path / "temp-place"),
+    }
+    ran = job.attempt(1)
+    assert ran.code == 0, ran.log
+    assert "**Done in 1 attempt" in job.github.comments[0]["body"]
+    assert [line.partition(" ")[0] for line in ran.annotations] == ["::error", "::warning"]
+    outputs, files = ran.annotations
+    assert "GITHUB_OUTPUT cannot be written" in outputs
+    assert "evidence.json cannot be written" in files
+    assert ran.log.count("GITHUB_OUTPUT cannot be written") == ran.log.count("GITHUB_STEP_SUMMARY cannot be writ") == 1
+    assert "A tool wrote" not in ran.log
+
+
+def test_a_file_that_could_not_be_written_is_named_in_no_output(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "temp-place").write_text("no directory")
+    job.environ["RUNNER_TEMP"] = str(tmp_path / "temp-place")
+    ran = done(job.attempt(1))
+    assert (ran.outputs["evidence-file"], ran.outputs["patch-file"]) == ("", "")
+    assert any("the output that would name it is empty" in line for line in ran.annotations)
+
+
 def test_a_secret_leaves_in_no_way(tmp_path: Path) -> None:
     """In the last words, in the prompt, in a file: hidden, or held back with its name."""
     key = "sk-ant-test-0123456789abcdef0123456789"
@@ -152,6 +181,27 @@ def test_an_interrupted_step_ships_says_so_and_the_next_one_goes_on(tmp_path: Pa
         assert (final.workspace / "log.txt").read_text() == "x\n"
         assert len(job.github.comments) == 1
         assert "interrupted" in job.github.comments[0]["body"]
+
+
+def test_a_retry_that_cannot_fetch_the_trusted_commit_goes_on_with_what_was_frozen(job: Job) -> None:
+    job.kill_at_request(2)
+    job.attempt(1)
+    gone = "1" * 40
+    job.event["pull_request"]["base"]["sha"] = gone
+
+    final = done(job.attempt(2))
+
+    assert final.outputs["resumed"] == "true"
+    (told,) = [line for line in final.annotations if gone[:12] in line]
+    assert told.startswith("::notice")
+    assert "What this session took from it when it began is still used" in told
+    # Where there is nothing to go on with, the project's own rules are needed, and nothing is spent without them.
+    job.environ["GITHUB_RUN_ID"] = "77"
+    asked = len(job.api.requests)
+    ran = job.attempt(2)
+    assert (ran.code, ran.conclusion) == (2, "failed"), ran.log
+    assert gone[:12] in ran.log
+    assert len(job.api.requests) == asked
 
 
 @pytest.mark.parametrize("operation", ["permission.read", "comment.create"])

@@ -51,6 +51,8 @@ def refused(job: Job, ran: Ran, *words: str, level: str = "error") -> None:
         ("sandbox", "perhaps"),
         ("network", "yes please"),
         ("store", "ftp://x"),
+        ("store", "dir:relative/store"),
+        ("store", "dir:/dev/null"),
         ("require-durable", "1"),
         ("provider", "nobody"),
         ("session-key", "a\nb"),

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,10 +17,18 @@ from typing import Any
 
 import pytest
 
+from endstate_action.config import DEFAULT_CONFIG
+from endstate_action.restoring import restore
+from endstate_action.state.checkpoint.choose import look
+from endstate_action.state.checkpoint.read import Expected
+from endstate_action.state.directory import locate
 from endstate_action.state.keys import CheckpointKey
 from endstate_action.state.seal import derive_key, open_sealed, seal
 from endstate_action.state.session import SessionStore, State
+from endstate_action.state.snapshot.pack import apply
+from endstate_action.state.stores.directory import DirectoryStore
 from endstate_action.system.tree import scan
+from endstate_action.workplace import Workplace
 from tests.support.command import Ran, bash, begin, calls, endstate, script, wait_for
 from tests.support.repos import Repo
 
@@ -125,6 +137,7 @@ def test_without_a_secret_that_outlives_the_job_nothing_is_shipped_and_that_is_s
     assert ran.code == 0
     assert "checkpoints: none leaves this machine, since there is no secret that outlives this job" in ran.err
     assert "ENDSTATE_STATE_KEY" in ran.err
+    assert "with --require-durable it would end here" in ran.err
     assert ran.json["durability"] == "none"
     assert not place.store.exists()
 
@@ -145,10 +158,61 @@ def test_with_require_durable_a_run_that_cannot_ship_ends_unspent(place: Place) 
     ):
         assert ran.code == 2, ran.err
         assert "Checkpoints cannot leave this machine" in ran.err
-        assert "nothing was run or spent" in ran.err
-    # Even without that option, a store that was named and cannot be asked is no beginning.
-    assert place.run("do it", store=f"dir:{place.path}/file/below").code == 75
+        assert "With require-durable, nothing was run or spent" in ran.err
     assert not (place.workspace / "a.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("{p}/file", "file: Not a directory"),
+        ("{p}/file/below", "file/below: Not a directory"),
+        ("/dev/null", "/dev/null: Not a directory"),
+        ("/proc/no/such", "/proc/no/such: no directory can be made there"),
+        ("{p}/dangling", "as where a disk is not mounted"),
+    ],
+)
+def test_a_directory_that_can_never_be_a_store_ends_the_run_at_once_unspent(
+    place: Place, where: str, words: str
+) -> None:
+    (place.path / "file").write_text("in the way")
+    (place.path / "dangling").symlink_to(place.path / "not" / "mounted")
+    began = time.monotonic()
+
+    for arguments in (("do it",), ("--resume", "--session", "0123456789ab")):
+        ran = place.run(*arguments, store=f"dir:{where.format(p=place.path)}")
+
+        # One that is not there has no session; that it cannot be made is found out by who begins one.
+        if arguments == ("do it",) or not where.startswith("/proc"):
+            assert (ran.code, words in ran.err) == (2, True), ran.err
+        else:
+            assert ran.code == 12, ran.err
+        assert "othing was" in ran.err
+        assert "Traceback" not in ran.err
+    assert time.monotonic() - began < 40, "nothing of this is tried again for a minute"
+    assert not (place.workspace / "a.txt").exists()
+    assert not (place.path / "not").exists()
+
+
+def test_a_store_named_from_one_directory_is_found_from_another(place: Place) -> None:
+    """What is said of how to go on names it so that it is the same store wherever that is typed."""
+    place.replies = [calls(WRITE), calls(WRITE), {"text": "done"}]
+    first = place.run("do it", "--max-steps", "1", store="dir:../kept")
+    assert first.code == 1, first.err
+    (folder,) = (place.workspace.parent / "kept" / "es1").iterdir()
+    (said,) = [line for line in first.err.splitlines() if "if it dies" in line]
+    named = shlex.split(said.partition("if it dies: ")[2])
+    where = Path(named[named.index("--store") + 1].removeprefix("dir:"))
+
+    assert where.is_absolute()
+    assert where.resolve() == place.workspace.parent / "kept"
+    below = place.workspace / "below"
+    below.mkdir()
+    options = [*script(place.workspace, *place.replies), "--instructions", "none", "--store", f"dir:{where}"]
+    given = ("--resume", "--session", folder.name, "--working-directory", "..", "--max-steps", "9")
+    ran = endstate(below, "run", *given, *options, env={"ENDSTATE_STATE_KEY": KEY})
+    assert ran.code == 0, ran.err
+    assert max((place.workspace.parent / "kept" / "es1" / folder.name).glob("e*")).name == "e0002"
 
 
 def test_a_store_inside_the_workspace_is_refused(place: Place) -> None:
@@ -269,7 +333,7 @@ def test_a_damaged_newest_entry_is_set_aside_and_said(place: Place, damage: Call
     ran = place.run("--resume")
 
     assert ran.code == 0, ran.err
-    assert "Not used: checkpoint 1/" in ran.err
+    assert re.search(r"Not used: checkpoint \d+ of attempt 1: ", ran.err)
     assert f"Restored from es1/{place.session()}/{older.name}" in ran.err
     assert (place.workspace / "b.txt").read_text() == "b\n"
 
@@ -288,7 +352,7 @@ def test_an_entry_under_another_name_is_not_used(place: Place) -> None:
     ran = place.run("--resume")
 
     assert ran.code == 0, ran.err
-    assert f"Not used: checkpoint 1/{key.sequence + 7}" in ran.err
+    assert f"Not used: checkpoint {key.sequence + 7} of attempt 1: " in ran.err
     assert newest.name in ran.err
 
 
@@ -474,7 +538,143 @@ def test_a_restore_does_not_replace_what_somebody_has_done_in_the_checkout(place
 
     assert told.code == 0, told.err
     assert not (place.workspace / "mine.txt").exists()
+    assert "1 file that was here was replaced or removed by the restore: mine.txt." in told.err
     assert "What was here before is kept as snapshot" in told.err
+
+
+def test_what_a_restore_replaced_in_a_plain_directory_is_named_and_can_be_had_again(tmp_path: Path) -> None:
+    """Nobody can tell whose files they are, so they are kept, and who reads knows how to have them back."""
+    env = {"ENDSTATE_STATE_KEY": KEY}
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    playing = (*script(first, calls(WRITE), {"text": "done"}), "--store", f"dir:{tmp_path}/store")
+    assert endstate(first, "run", "do it", *playing, "--max-steps", "1", env=env).code == 1
+    mine = {"a.txt": "mine", "b.txt": "b", "c/d.txt": "d", "e.txt": "$Format:%H$", ".gitattributes": ""}
+    mine[".gitattributes"] = "*.txt export-ignore text eol=crlf\ne.txt -export-ignore export-subst\n"
+    for name, content in mine.items():
+        (second / name).parent.mkdir(exist_ok=True)
+        (second / name).write_text(content)
+
+    ran = endstate(second, "run", "--resume", *playing, env=env)
+
+    assert ran.code == 0, ran.err
+    assert sorted(path.name for path in second.iterdir()) == [".endstate", "a.txt"]
+    said, after = ran.err.partition("session ")[::2]
+    assert "5 files that were here were replaced or removed by the restore: .gitattributes, a.txt, b.txt" in said
+    assert "and 2 more. " in said
+    assert "resumed, attempt" in after
+    (command,) = re.findall(r"can be had again: (.*)", said)
+    subprocess.run(["bash", "-ec", command], cwd=second, check=True, capture_output=True)
+    kept = tmp_path / "kept"
+    assert {str(p.relative_to(kept)): p.read_text() for p in kept.rglob("*") if p.is_file()} == mine
+
+
+class Dies(SessionStore):
+    """Ends a restore where the workspace is restored and the session is not."""
+
+    def adopt(self, session: str, rows: Any) -> None:
+        raise InterruptedError(session)
+
+
+@pytest.mark.parametrize("moment", ["before the session", "in the workspace"])
+def test_of_a_restore_that_was_killed_what_the_first_try_replaced_is_named(tmp_path: Path, moment: str) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    playing = (*script(first, calls(WRITE), {"text": "done"}), "--store", f"dir:{tmp_path}/store")
+    assert endstate(first, "run", "do it", *playing, env={"ENDSTATE_STATE_KEY": KEY}).code == 0
+    session = next((tmp_path / "store" / "es1").iterdir()).name
+    looked = look(DirectoryStore(tmp_path / "store"), derive_key(KEY, explicit=True), Expected("", session))
+    ((key, opened),) = looked.opened.items()
+    (second / "a.txt").write_text("mine\n")
+    old = endstate(second, "run", "before", *script(second, {"text": "done"}), "--json").json["session-id"]
+    state = locate(second, ".endstate")
+    place = Workplace(second, state, None, dict(os.environ), {}, DEFAULT_CONFIG)
+    if moment == "in the workspace":
+        apply(place.objects(), opened.pack or b"", None)
+        mine = place.snapshots().take().root
+        journal = state.path / "objects" / "restore" / "journal"
+        journal.parent.mkdir()
+        journal.write_text(json.dumps({"root": opened.manifest.root, "kept": mine}))
+        state.restore_log.write_text(json.dumps({"key": str(key)}))
+    else:
+        with pytest.raises(InterruptedError):
+            restore(opened, place, Dies(state.sessions), lambda commit: None)
+        assert (second / "a.txt").read_text() == "x\n"
+        assert state.restore_log.exists()
+    # What only the record of the restore names is not swept away by whoever tidies up meanwhile.
+    assert endstate(second, "sessions", "prune", old).code == 0
+
+    arrived = restore(opened, place, SessionStore(state.sessions), lambda commit: None)
+
+    assert arrived.replaced == ("a.txt",)
+    assert Repo(state.path / "objects").git("--git-dir", ".", "show", f"{arrived.kept}:tree/a.txt").strip() == "mine"
+    assert not state.restore_log.exists()
+
+
+def test_a_session_that_is_elsewhere_newer_is_told_to_replace_what_was_done_here_since(place: Place) -> None:
+    place.replies = [calls(WRITE), calls(("write", {"path": "b.txt", "content": "b\n"})), {"text": "done"}]
+    assert place.run("do it", "--max-steps", "1").code == 1
+    here, session = place.workspace, place.session()
+    shutil.copytree(here.parent, place.path / "kept-aside", symlinks=True)
+    place.clone()
+    assert place.run("--resume").code == 0
+    shutil.rmtree(here.parent, ignore_errors=True)
+    shutil.rmtree(place.workspace.parent)
+    (place.path / "kept-aside").rename(place.workspace.parent)
+    (place.workspace / "a.txt").write_text("mine\n")
+
+    ran = place.run("--resume", "--session", session)
+
+    assert ran.code == 0, ran.err
+    assert "replaced or removed by the restore: a.txt" in ran.err
+
+
+def test_bad_input_ends_a_resume_before_anything_is_claimed_or_restored(place: Place) -> None:
+    place.killed()
+    mine, before = place.workspace / "app.py", everything(place.store)
+    missing = ("--resume", "--store", f"dir:{place.store}", "--script", str(place.path / "nope.json"))
+    unscripted = ("--resume", "--store", f"dir:{place.store}", "--sandbox", "off")
+
+    refused = endstate(place.workspace, "run", *missing, env={"ENDSTATE_STATE_KEY": KEY})
+    assert (refused.code, "nope.json" in refused.err) == (2, True), refused.err
+    assert everything(place.store) == before
+
+    # Whose provider it is, only the checkpoint tells; what it holds is not brought here before that is looked at.
+    for arguments, code in ((unscripted, 2), ((*unscripted, "--provider", "anthropic"), 13)):
+        refused = endstate(place.workspace, "run", *arguments, env={"ENDSTATE_STATE_KEY": KEY})
+        assert refused.code == code, refused.err
+        assert "Restored" not in refused.err
+        assert mine.read_text() == "x = 1\n"
+        assert not (place.workspace / "a.txt").exists()
+        assert not list((place.workspace / ".endstate/sessions").glob("*.db"))
+    assert place.run("--resume").code == 0
+
+
+def test_a_session_that_is_here_is_looked_at_before_a_number_is_claimed(place: Place) -> None:
+    place.replies = [calls(WRITE), calls(WRITE), {"text": "done"}]
+    assert place.run("do it", "--max-steps", "1").code == 1
+    before = everything(place.store)
+
+    given = ("--resume", "--store", f"dir:{place.store}", "--sandbox", "off")
+    refused = endstate(place.workspace, "run", *given, env={"ENDSTATE_STATE_KEY": KEY})
+
+    assert (refused.code, "--script" in refused.err) == (2, True), refused.err
+    assert everything(place.store) == before
+
+
+def test_the_unfinished_sessions_that_only_the_store_has_are_named(place: Place) -> None:
+    place.replies = [calls(WRITE), calls(WRITE), {"text": "done"}]
+    assert place.run("elsewhere", "--max-steps", "1").code == 1
+    elsewhere = place.session()
+    place.clone()
+    here = place.run("here", "--max-steps", "1", "--json").json["session-id"]
+
+    ran = place.run("--resume", "--json")
+
+    assert ran.json["session-id"] == here
+    assert f"Also unfinished, in the store alone: {elsewhere}. `--session ID` resumes one of them." in ran.err
 
 
 def test_a_resume_says_why_its_store_was_not_looked_at(place: Place) -> None:

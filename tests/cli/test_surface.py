@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import ARGV, bash, begin, calls, endstate, script, wait_for
+from tests.support.repos import GitRepo
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +62,10 @@ def test_a_result_that_cannot_be_written_is_said_to_be_recorded(workspace: Path)
     shown = with_streams(workspace, f">{FULL}", "--help")
 
     assert (ran.returncode, shown.returncode) == (75, 75)
-    assert f"`endstate run --resume --session {session_of(workspace)}` says it again" in ran.stderr
+    again = (
+        f"`endstate run --resume --session {session_of(workspace)} --script {playing[3]} --sandbox off` says it again"
+    )
+    assert again in ran.stderr
     assert "could not be written" in shown.stderr
     assert endstate(workspace, "run", "--resume", *playing).out == "done\n"
 
@@ -105,7 +110,7 @@ def test_an_interrupted_run_with_json_names_its_session(workspace: Path, tmp_pat
     said = json.loads(out)
 
     assert (said["conclusion"], said["session-id"], said["attempt"]) == ("interrupted", session_of(workspace), 1)
-    assert f"`endstate run --resume --session {session_of(workspace)}`" in said["hint"]
+    assert f"`endstate run --resume --session {session_of(workspace)} --script {playing[3]} --sandbox" in said["hint"]
     assert "UTC  Interrupted by SIGINT" in endstate(workspace, "sessions", "show").out
 
 
@@ -336,3 +341,89 @@ def test_figures_of_a_later_task_are_said_to_be_of_that_task(workspace: Path) ->
 
     assert "· 2 steps ·" in first.err
     assert "· 1 step of this task ·" in later.err
+
+
+# What to do next
+
+
+def test_the_line_for_when_it_dies_works_as_it_is_pasted(workspace: Path) -> None:
+    """Whatever was given and no session keeps is in it; what would be asked for in vain is not."""
+    (workspace / "it's here").mkdir()
+    script(workspace, calls(WRITE), calls(WRITE), {"text": "done"}, name="the script.json")
+    given = ("--script", "../the script.json", "--sandbox", "off", "--network", "--max-steps", "2", "--store", "cache",
+             "--working-directory", "it's here", "--state-dir", ".kept", "--instructions", "none")  # fmt: skip
+    ran = endstate(workspace, "run", "do it", *given)
+    assert ran.code == 1, ran.err
+    (pasted,) = re.findall(r"if it dies: (endstate run --resume .*)", ran.err)
+    (further,) = re.findall(r"Nothing is lost: `(endstate run --resume .*)` goes on with a higher limit", ran.err)
+
+    assert shlex.split(pasted)[5:] == [
+        "--script", "../the script.json", "--max-steps", "2", "--sandbox", "off", "--network",
+        "--working-directory", "it's here", "--state-dir", ".kept",
+    ]  # fmt: skip
+    assert endstate(workspace, *shlex.split(pasted)[1:]).code == 1, "the limit is still the one that was given"
+    done = endstate(workspace, *shlex.split(further)[1:])
+    assert (done.code, done.out) == (0, "done\n"), done.err
+
+
+def test_a_hint_of_a_failure_has_the_same_options(workspace: Path, tmp_path: Path) -> None:
+    playing = script(workspace, calls(bash(f"echo x > {tmp_path}/reached; sleep 60")), {"text": "done"})
+    process = begin(workspace, "run", "do it", *playing)
+    wait_for(tmp_path / "reached")
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=30)
+
+    assert process.returncode == 75
+    assert f"--session {session_of(workspace)} --script {playing[3]} --sandbox off" in said.decode().splitlines()[-1]
+
+
+def test_the_last_line_counts_calls_that_failed_or_were_refused_where_there_are_any(workspace: Path) -> None:
+    missing, denied = ("read", {"path": "nix"}), ("write", {"path": ".github/workflows/x.yml", "content": "x"})
+    some = endstate(workspace, "run", "one", *script(workspace, calls(missing, missing, denied), {"text": "done"}))
+    none = endstate(workspace, "run", "two", *script(workspace, calls(WRITE), {"text": "done"}))
+
+    assert "success · 1 attempt · 2 steps · 2 calls failed · 1 call refused · $0.00 · tree" in some.err
+    assert "success · 1 attempt · 2 steps · $0.00 · tree" in none.err
+
+
+# Evidence
+
+
+def test_a_run_by_hand_can_be_verified(git_repo: GitRepo, tmp_path: Path) -> None:
+    repo, file = git_repo({"README.md": "x\n"}), tmp_path / "evidence.json"
+    workspace = repo.path
+    playing = script(workspace, calls(WRITE, ("git_commit", {"message": "Add a.txt"})), {"text": "done"})
+
+    ran = endstate(workspace, "run", "do it", *playing, "--json", "--evidence", str(file))
+    clone = tmp_path / "clone"
+    repo.git("clone", "--quiet", str(workspace), str(clone))
+
+    assert ran.json["evidence-file"] == str(file)
+    for place in (workspace, clone):
+        checked = endstate(place, "verify", str(file))
+        assert (checked.code, checked.out.count("holds: ")) == (0, 4), checked.out
+    (clone / "a.txt").write_text("y\n")
+    wrong = endstate(clone, "verify", str(file))
+    assert (wrong.code, "a.txt" in wrong.out) == (1, True)
+
+
+def test_evidence_is_refused_where_it_would_change_what_it_is_about_or_cannot_be(workspace: Path) -> None:
+    playing = script(workspace, calls(WRITE), {"text": "done"})
+    for name in ("e.json", "./sub/../e.json", str(workspace / "e.json"), "../no/such/e.json", ".."):
+        ran = endstate(workspace, "run", "do it", *playing, "--evidence", name)
+        assert (ran.code, "Nothing was run" in ran.err) == (2, True), (name, ran.err)
+    assert list(workspace.iterdir()) == []
+
+
+def test_a_finished_session_gives_its_evidence_until_its_tree_is_another(workspace: Path) -> None:
+    playing, file = script(workspace, calls(WRITE), {"text": "done"}), workspace.parent / "e.json"
+    assert endstate(workspace, "run", "do it", *playing).code == 0
+
+    assert endstate(workspace, "run", "--resume", *playing, "--evidence", "../e.json").code == 0
+    assert endstate(workspace, "verify", "../e.json").code == 0
+    file.unlink()
+    (workspace / "a.txt").write_text("mine\n")
+    later = endstate(workspace, "run", "--resume", *playing, "--evidence", "../e.json", "--json")
+
+    assert (later.code, later.json["evidence-file"], file.exists()) == (0, None, False)
+    assert "No evidence was written: the workspace has changed" in later.err

@@ -113,12 +113,10 @@ def test_the_sticky_comment(server, conversation):
     assert isinstance(conversation.edit(99_999, "x", always), Absent)
 
 
-def test_review_comments(server, conversation):
+def test_a_reaction_to_a_review_comment(server, conversation):
     asked = server.say_at_line("alice", "why?")
 
-    assert isinstance(conversation.reply(asked, f"{MARKER}\nbecause", is_ours, always), Applied)
     assert isinstance(conversation.react(asked, "eyes", always, is_review_comment=True), Applied)
-    assert len(conversation.review_comments().value) == 2
 
 
 def test_the_pull_request(github):

@@ -228,7 +228,7 @@ def test_a_store_out_of_reach_is_not_an_empty_one(kind):
     ):
         with pytest.raises(StoreUnreadable) as caught:
             ask()
-        assert caught.value.exit_code == 75
+        assert caught.value.exit_code == (2 if store.name == "dir" else 75), "what is in a directory's way stays there"
         assert caught.value.hint
     assert isinstance(store.put(checkpoint(1), b"data", timeout_s=SHORT_S), Unavailable | Denied)
 

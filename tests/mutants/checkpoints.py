@@ -288,8 +288,8 @@ ROWS: tuple[Mutant, ...] = (
         name="choose-none-opens",
         guard="Checkpoints of which none opens are not no checkpoint",
         file="src/endstate_action/state/checkpoint/choose.py",
-        old="    if use == NoneFound() and ordered:\n",
-        new="    if False:\n",
+        old="if (use == NoneFound() and ordered) or any(",
+        new="if any(",
         tests=("tests/unit/state/checkpoint/test_choose.py::test_checkpoints_of_which_none_opens_are_not_nothing",),
     ),
     Mutant(
@@ -325,5 +325,53 @@ ROWS: tuple[Mutant, ...] = (
         tests=(
             "tests/unit/state/checkpoint/test_choose.py::test_older_ones_are_tried_one_by_one_also_those_of_earlier_epochs",
         ),
+    ),
+    Mutant(
+        name="look-past-junk",
+        guard="Any number of names that do not open hide none that does",
+        file="src/endstate_action/state/checkpoint/choose.py",
+        old="if len(seen) >= FALLBACKS and clock() >= until:",
+        new="if len(seen) >= FALLBACKS:",
+        tests=(
+            "tests/unit/state/checkpoint/test_choose.py::test_any_number_of_names_that_do_not_open_hide_none_that_does",
+        ),
+    ),
+    Mutant(
+        name="look-in-time",
+        guard="Names that do not open hold nobody up for ever",
+        file="src/endstate_action/state/checkpoint/choose.py",
+        old="if len(seen) >= FALLBACKS and clock() >= until:",
+        new="if False:",
+        tests=(
+            "tests/unit/state/checkpoint/test_choose.py::test_no_more_are_tried_than_anybody_would_wait_for_and_that_is_not_taken_for_all",
+        ),
+    ),
+    Mutant(
+        name="choose-not-all-tried",
+        guard="What is here is not taken for the newest where something newer was not tried",
+        file="src/endstate_action/state/checkpoint/choose.py",
+        old=" or any(seen.found is None for seen in above):",
+        new=":",
+        tests=(
+            "tests/unit/state/checkpoint/test_choose.py::test_what_is_here_is_not_gone_on_from_where_something_newer_may_be_stored_that_was_not_tried",
+        ),
+    ),
+    Mutant(
+        name="epoch-used-up",
+        guard="A made-up claim of the last number is not called an outage",
+        file="src/endstate_action/successor.py",
+        old='case NotClaimed("used_up", reason, remedy):',
+        new='case NotClaimed("used_up", reason, remedy) if not reason:',
+        tests=(
+            "tests/unit/test_successor.py::test_a_made_up_claim_of_the_last_number_ends_it_with_what_to_delete_and_not_as_something_that_passes",
+        ),
+    ),
+    Mutant(
+        name="claim-dir-denied",
+        guard="A run does not go on unprotected beside a directory that cannot be used",
+        file="src/endstate_action/successor.py",
+        old='if self.depot.store.name == "dir":',
+        new="if False:",
+        tests=("tests/unit/test_successor.py::test_a_directory_that_denies_is_an_error_in_its_name",),
     ),
 )

@@ -597,8 +597,8 @@ ROWS: tuple[Mutant, ...] = (
         name="comment-reference",
         guard="A character reference does not bring back what was neutralised",
         file="src/endstate_action/ci/markdown.py",
-        old="for syntax in (_SYNTAX, _REFERENCE, _PINGS):",
-        new="for syntax in (_SYNTAX, _PINGS):",
+        old="for syntax in (_COMMANDS, _SYNTAX, _REFERENCE, _PINGS):",
+        new="for syntax in (_COMMANDS, _SYNTAX, _PINGS):",
         tests=("tests/unit/ci/test_markdown.py::test_prose_stays_in_its_quotation_and_does_nothing",),
     ),
     Mutant(

@@ -1009,8 +1009,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="provider-before-key",
         guard="A session of another provider is told as that, before a key is missed that it never needed",
         file="src/endstate_action/run.py",
-        old="                    refuse_other_provider(session.state, chosen)",
-        new="                    pass",
+        old="            refuse_other_provider(state, chosen)",
+        new="            pass",
         tests=("tests/cli/test_surface.py::test_a_session_of_another_provider_is_a_mismatch_also_without_its_key",),
     ),
     Mutant(

@@ -55,7 +55,22 @@ def check_writes(lost: LostBench, fault: Fault, n: int, more: str = "") -> int:
         refused = [f for f in trial.state().finished.values() if f.status == "not_run"]
         assert all("it could not be made safe" in f.content for f in refused), where
     shipped = called_shipped(trial)
+    claimed = [put for put in trial.lines("puts") if put["event"] == "Stored" and "/e" in put["key"]]
+    if not claimed and code == 0:
+        # Denied even its number, it has run as if there were no store: no other machine can know of it.
+        assert fault is Fault.DENIED, where
+        assert not trial.checkpoints(), where
+        trial.discard()
+        return tried
+    seen = max((key.effects for key in trial.checkpoints()), default=0)
     trial.lose()
+    if fault in (Fault.RESERVED, Fault.TAKEN) and seen > (shipped.effects if shipped else 0):
+        # Names that somebody else filled speak of effects that no checkpoint knows of, whether they took place or not.
+        before = trial.outside()
+        assert trial.go_on() == UNKNOWN, (where, trial.said())
+        assert trial.outside() == before
+        trial.discard()
+        return tried
     assert trial.go_on() == 0, (where, trial.said())
     trial.check_outside(where)
     if shipped:

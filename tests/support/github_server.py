@@ -55,7 +55,6 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     ("POST", r"/R/(?P<kind>issues|pulls)/comments/(?P<id>ID)/reactions", "reaction.create"),
     ("GET", r"/R/(?P<kind>issues|pulls)/comments/(?P<id>ID)/reactions", "reaction.list"),
     ("GET", r"/R/pulls/(?P<number>ID)/comments", "review.list"),
-    ("POST", r"/R/pulls/(?P<number>ID)/comments/(?P<id>ID)/replies", "review.reply"),
     ("GET", r"/R/collaborators/(?P<login>[^/]+)/permission", "permission.read"),
     ("GET", r"/R/actions/runs/(?P<id>ID)", "run.read"),
     ("GET", r"/R/actions/runs/(?P<id>ID)/attempts/(?P<attempt>ID)", "run.attempt"),
@@ -460,12 +459,6 @@ class GitHubServer:
         self._check_number(found)
         shown = [shapes.review_comment(self.url, self.name, self.number, c) for c in self.review_comments]
         return self._paged(shown, query, f"repos/{self.name}/pulls/{self.number}/comments")
-
-    def _review_reply(self, found: Json, query: Json, body: Json) -> Any:
-        self._check_number(found)
-        self._either_comment("pulls", int(found["id"]))
-        self.say_at_line(self.login, _checked_body(body), int(found["id"]))
-        return 201, shapes.review_comment(self.url, self.name, self.number, self.review_comments[-1]), {}
 
     def _permission_read(self, found: Json, query: Json, body: Json) -> Any:
         if found["login"] not in self.permissions:

@@ -66,6 +66,41 @@ def test_an_attempt_that_was_asked_to_stop_was_interrupted(session: Session) -> 
     assert not evidence.spent.at_least
 
 
+@pytest.mark.parametrize(
+    ("conclusion", "ended"),
+    [
+        ("interrupted", "interrupted"),
+        ("superseded", "superseded"),
+        ("failed", "failed"),
+        ("mismatch", "failed"),
+        ("stopped", "stopped"),
+        ("success", "finished"),
+    ],
+)
+def test_the_end_of_an_attempt_is_the_one_on_record(session: Session, conclusion: Any, ended: str) -> None:
+    evidence = told(
+        session, attempt(1), Prompt("p", "Do.", 1, 0, 1.0), Ended(1, 1, conclusion, "so", 2.0), attempt(2)
+    )  # fmt: skip
+    assert evidence.attempts[0].ended == ended
+
+
+def test_who_only_delivers_is_named_and_counts_as_no_attempt(session: Session) -> None:
+    done = (attempt(1), Prompt("p", "Do.", 1, 0, 1.0), Ended(1, 1, "success", "", 2.0))
+    assert told(session, *done, around=replace(AROUND, epoch=1)).delivered_by is None
+    later = account(session.state, replace(AROUND, epoch=3))
+    assert (later.delivered_by, len(later.attempts)) == (3, 1)
+
+
+def test_calls_that_failed_are_counted_for_this_task(session: Session) -> None:
+    evidence = told(
+        session, attempt(1), Prompt("p", "Do.", 1, 0, 1.0), reply(1, 1, "read", "read", "bash"),
+        finished(1, 0, 1, "error"), finished(1, 1, 1, "error"), finished(1, 2, 1, "refused"),
+    )  # fmt: skip
+    assert evidence.failed_calls == 2
+    more = told(session, Ended(1, 1, "success", "", 2.0), attempt(2), Prompt("q", "More.", 2, 1, 3.0), reply(2, 2))
+    assert more.failed_calls == 0
+
+
 def test_an_unknown_price_is_an_unknown_cost(session: Session) -> None:
     evidence = told(session, attempt(1), Prompt("p", "Do.", 1, 0, 1.0), reply(1, 1, cost=None))
     assert evidence.spent.usd is None

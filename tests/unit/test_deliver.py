@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from endstate_action.system.redaction import Secrets
 from tests.support.github_server import FOREVER, GitHubServer, bare_repository
 from tests.support.github_shapes import BOT
 from tests.support.repos import Repo
+from tests.support.results import applied
 
 OWNER = "0123456789abcdef"
 pytestmark = pytest.mark.slow
@@ -350,6 +352,54 @@ def test_results_of_earlier_runs_are_folded(scene: Scene) -> None:
     scene.attempt(before=earlier, known=1)
     assert "Earlier results" in scene.github.comments[-1]["body"]
     assert "`abcdefabcdef`" in scene.github.comments[-1]["body"]
+
+
+# What cannot be delivered
+
+
+def test_a_path_that_cannot_go_keeps_the_whole_back_and_the_result_is_there(scene: Scene) -> None:
+    """Half a change is no result: every such path is named at once, and the patch holds all of it."""
+    scene.repo.write({".github/workflows/x.yml": "on: push\n", os.fsdecode(b"latin-\xe9"): "x"})
+    announced = scene.attempt()
+    (problem,) = announced.problems
+    assert ".github/workflows/x.yml is a workflow file" in problem
+    assert r"latin-\xe9 is not UTF-8" in problem
+    assert (announced.is_final, announced.commit, scene.github.tip(scene.own)) == (True, None, None)
+    body = scene.github.comments[0]["body"]
+    assert '"state":"undelivered"' in body
+    assert "git apply" in body.partition("Verify it")[0]
+    assert "Re-run" not in body
+    assert announced.patch_file is not None
+    clone = applied(scene.repo, scene.base, announced.patch_file.read_bytes(), scene.folder / "clone")
+    assert clone.git("write-tree") == announced.evidence.trees.git_tree
+    assert f'"tree":"{announced.evidence.trees.git_tree}"' in body
+
+
+def test_a_name_that_git_refuses_is_told_and_the_rest_is_delivered(scene: Scene) -> None:
+    scene.repo.write({"git~1": "x"})
+    announced = scene.attempt()
+    scene.stands(announced)
+    assert [left.path for left in announced.evidence.trees.left_out] == ["git~1"]
+    assert "- `git~1`: git" in scene.github.comments[0]["body"]
+
+
+def test_files_that_cannot_be_written_are_named_nowhere(scene: Scene) -> None:
+    (scene.folder / "files").write_text("in the way")
+    announced = scene.attempt(commits=None, target=None)
+    assert (announced.problems, announced.evidence_file, announced.patch_file) == ((), None, None)
+    assert "cannot be written" in announced.unwritten
+    assert announced.evidence.uncommitted is not None
+    assert announced.evidence.uncommitted.patch_file is None
+    assert "The patch file could not be written" in scene.github.comments[0]["body"]
+
+
+@pytest.mark.parametrize(
+    "said", ["Fixes #12 for @alice", "Closes GH-12", "Resolves https://github.com/org/repo/issues/12"]
+)
+def test_a_subject_closes_no_issue_and_calls_nobody(scene: Scene, said: str) -> None:
+    announced = scene.attempt(replace(DONE, said=said))
+    subject = scene.github.git("log", "-1", "--format=%s", announced.commit or "")
+    assert not re.search(r"[@#]\w|GH-\d|/issues/\d", subject)
 
 
 # Secrets

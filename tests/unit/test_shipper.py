@@ -7,10 +7,13 @@ from collections.abc import Collection
 
 import pytest
 
+from endstate_action.effects import EffectClass
 from endstate_action.errors import InputError, Interrupted, ProviderUnavailable, Superseded
-from endstate_action.shipper import Departed, Shipper
+from endstate_action.shipper import Departed, Shipper, periodic_before
 from endstate_action.state.epoch import TakenOver, fence
-from endstate_action.state.keys import claim_key
+from endstate_action.state.keys import CheckpointKey, claim_key
+from endstate_action.state.records import Attempt, Begun, Started
+from endstate_action.state.session import fold
 from endstate_action.state.stores.base import Put, StoreUnreadable
 from endstate_action.state.uploader import Uploader
 from endstate_action.system.signals import TimeIsUp
@@ -60,6 +63,22 @@ class Ship:
         self.order.append(f"fence, {newest.records if newest else 0} records shipped")
         found = fence(self.store, LINEAGE, 1)
         return found.epoch if isinstance(found, TakenOver) else None
+
+
+def test_the_newest_names_of_earlier_attempts_tell_how_many_periodic_ones_there_were():
+    """Those that had another reason for certain are exempt: first ones, barriers, and starts from attempt 2 on."""
+    store = MemoryStore(lists=False)
+    attempts = [Attempt(epoch, 1.0, "0.9", {}, {}, "wal", "scripted", "scripted") for epoch in (1, 2, 4, 5)]
+    starts = [
+        Started(1, index, "a", EffectClass(effect), epoch, 1.0, "tag")
+        for epoch, index, effect in ((1, 0, "contained"), (2, 0, "contained"), (2, 1, "opaque"), (4, 1, "reads"))
+    ]
+    for epoch, sequence in ((1, 30), (2, 9), (3, 70), (5, 90)):
+        store.objects[str(CheckpointKey(LINEAGE, epoch, sequence, 0))] = b""
+    state = fold([Begun("abcdef012345", 1.0, {}), *attempts, *starts])
+
+    # 30 without the first; 9 without the first, a start and a barrier. 3 was no attempt of this session; 4 stored none.
+    assert periodic_before(store, LINEAGE, state, 5)() == 29 + 6
 
 
 def test_a_barrier_ships_all_that_is_recorded_and_then_reads_the_fence():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from endstate_action.state.checkpoint.build import Builder
 from endstate_action.state.checkpoint.choose import UseLocal, UseStored
 from endstate_action.state.checkpoint.manifest import About
 from endstate_action.state.keys import claim_key
-from endstate_action.state.records import Attempt, Prompt
+from endstate_action.state.records import Attempt, Ended, Prompt
 from endstate_action.state.session import Session, SessionStore
-from endstate_action.state.stores.base import StoreUnreadable
+from endstate_action.state.stores.base import StoreUnreadable, StoreUnusable
 from endstate_action.state.uploader import EAGER
 from endstate_action.successor import Successor, find_session, inspect, local_state
 from tests.support.checkpoints import KEY
@@ -87,6 +88,29 @@ def test_without_a_number_nothing_is_run(sessions: SessionStore):
     store = MemoryStore(faults={("put", 0): Fault.RATE_LIMITED}, retry_after_s=1000)
     with pytest.raises(ProviderUnavailable, match=r"did not give this attempt a number.*Nothing was run"):
         successor(store, sessions).claim(0)
+
+
+def test_a_made_up_claim_of_the_last_number_ends_it_with_what_to_delete_and_not_as_something_that_passes(
+    sessions: SessionStore,
+):
+    store = MemoryStore()
+    made_up = claim_key(SESSION, 9_999)
+    store.objects[made_up] = b"anything"
+    for _ in range(2):
+        with pytest.raises(StoreUnusable, match=made_up) as refused:
+            successor(store, sessions).claim(0)
+        assert refused.value.exit_code == 2
+        assert "Delete that object" in refused.value.hint
+    del store.objects[made_up]
+    assert successor(store, sessions).claim(0) == 1
+
+
+def test_a_directory_that_denies_is_an_error_in_its_name(sessions: SessionStore):
+    class Closed(MemoryStore):
+        name = "dir"
+
+    with pytest.raises(InputError, match=r"no writable scopes\. Nothing was run"):
+        successor(Closed(faults={("put", 0): Fault.DENIED}), sessions).claim(0)
 
 
 def test_who_was_taken_over_learns_by_whom(sessions: SessionStore):
@@ -165,8 +189,24 @@ def test_without_an_id_it_is_the_one_here_else_the_unfinished_one_with_the_newes
         with begun(elsewhere, name):
             ship(store, elsewhere, name, at=at)
     found = depot(store)
-    assert find_session(None, sessions, found, lambda: SESSION) == SESSION
-    assert find_session(None, sessions, found, nothing_here) == OTHER
+    told: list[str] = []
+    assert find_session(None, sessions, found, lambda: SESSION, told.append) == SESSION
+    assert find_session(None, sessions, found, nothing_here, told.append) == OTHER
+    others = [re.findall(r"\b[0-9a-f]{12}\b", text) for text in told]
+    assert others == [[OTHER, LAST], [LAST]]
+
+
+def test_named_are_only_those_that_are_unfinished_and_not_here(sessions: SessionStore, elsewhere: SessionStore):
+    store = MemoryStore()
+    for name in (SESSION, OTHER):
+        with begun(elsewhere, name) as session:
+            if name == OTHER:
+                session.append(Ended(1, 1, "success", "", 2.0))
+            ship(store, elsewhere, name)
+    begun(sessions, SESSION).close()
+    told: list[str] = []
+    assert find_session(None, sessions, depot(store), lambda: SESSION, told.append) == SESSION
+    assert told == []
 
 
 def test_where_none_opens_one_is_named_so_that_its_refusal_says_why(sessions: SessionStore, elsewhere: SessionStore):

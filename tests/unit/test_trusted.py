@@ -57,6 +57,15 @@ def test_a_trusted_commit_that_is_not_to_be_had_ends_it(shallow: Repo) -> None:
     assert "fetch-depth: 0" in failure.value.hint
 
 
+def test_a_retry_does_without_it_until_something_is_to_be_read_there(shallow: Repo) -> None:
+    with Trusted.of(shallow.path, os.environ, {}) as trusted:
+        assert "1111111111" in trusted.bring("1" * 40, is_retry=True)
+        assert trusted.diff_stat("1" * 40) == ""
+        with pytest.raises(InputError, match=r"111111111111.*AGENTS\.md is to be read there") as failure:
+            trusted.read("1" * 40, "AGENTS.md")
+    assert "fetch-depth: 0" in failure.value.hint
+
+
 @pytest.mark.parametrize("kind", ["missing", "plain"])
 def test_without_a_checkout_there_is_nothing_to_trust(tmp_path: Path, kind: str) -> None:
     place = tmp_path / "place"

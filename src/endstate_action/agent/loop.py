@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -280,13 +281,17 @@ class AgentLoop:
         except Interrupted as error:
             self._end("interrupted", str(error))
             raise
-        except StateError:
+        except StateError as error:
+            self._fail(str(error))
             raise
         except Superseded:
             self._end("superseded", "a newer attempt has taken over")
             raise
         except EndstateError as error:
             self._end("failed", str(error))
+            raise
+        except Exception as error:
+            self._fail(f"internal error: {type(error).__name__}")
             raise
 
     def _work(self) -> tuple[Conclusion, str]:
@@ -554,6 +559,12 @@ class AgentLoop:
         self._session.append(
             Ended(self._state.epoch, self._state.task, conclusion, reason, self._clock(), seen.tree_hash)
         )
+
+    def _fail(self, why: str) -> None:
+        """On record where records are still ours to write; the workspace is not looked at, which may be what failed."""
+        with suppress(Exception):
+            self._guard_both()
+            self._session.append(Ended(self._state.epoch, self._state.task, "failed", why[:500], self._clock()))
 
     def _result(self, conclusion: Conclusion, reason: str) -> RunResult:
         state = self._state

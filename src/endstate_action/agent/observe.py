@@ -17,7 +17,7 @@ from endstate_action.errors import SnapshotDamaged
 from endstate_action.state.records import Observed
 from endstate_action.state.session import State
 from endstate_action.state.snapshot import Restored, Snapshot
-from endstate_action.system.tree import Change, Scan, StatCache, diff, display, scan
+from endstate_action.system.tree import Change, Kind, Scan, StatCache, diff, display, scan
 
 NAMED_AT_MOST = 20
 
@@ -171,9 +171,14 @@ def was_killed_before_boot(state: State, process: Mapping[str, object]) -> bool:
 
 
 def changed_since(baseline: Path, seen: Seen) -> list[str] | None:
-    """Names of what differs from the scan kept at `baseline`; None where that cannot be read."""
+    """Names of the files that differ from the scan kept at `baseline`; None where that cannot be read."""
     before = Scan.load(baseline)
-    return None if before is None else [display(c.path) for c in diff(before, seen.scan)]
+    if before is None:
+        return None
+    changes = diff(before, seen.scan)
+    was, now = (found.entries if changes else {} for found in (before, seen.scan))
+    entries = {c.path: now.get(c.path) or was.get(c.path) for c in changes}
+    return [display(path) for path, entry in entries.items() if entry is None or entry.kind is not Kind.DIRECTORY]
 
 
 def keep_baseline(baseline: Path, seen: Seen) -> None:

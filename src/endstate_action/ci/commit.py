@@ -46,6 +46,7 @@ KEY_TRAILER = "Endstate-Key"
 MOST_BLOB_BYTES = 100_000_000
 """GitHub's Git data API takes no larger file."""
 
+_NAMED_AT_MOST = 5
 _INLINE_FILE_BYTES = 64 << 10
 _INLINE_TOTAL_BYTES = 1 << 20
 _WORKFLOWS = (".github", "workflows")
@@ -164,7 +165,7 @@ class Commits:
     def _prepared(self, plan: Plan, changes: Sequence[Change], *, may_change_workflows: bool) -> str:
         if not changes:
             raise Failed(Rejected("there is nothing to commit"))
-        names = {change.path: _checked_name(change.path, may_change_workflows) for change in changes}
+        names = _checked_names(changes, may_change_workflows)
         base = self._tree_of(plan.parent)
         for stage in _stages(changes):
             base = self._tree(base, stage, names)
@@ -374,6 +375,25 @@ def _stages(changes: Sequence[Change]) -> list[list[Change]]:
 def _folders(path: bytes) -> list[bytes]:
     parts = path.split(b"/")
     return [b"/".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def _checked_names(changes: Sequence[Change], may_change_workflows: bool) -> dict[bytes, str]:
+    """All of them, or none: half a change is no result.
+
+    Raises:
+        Failed: naming each path that cannot go.
+    """
+    names: dict[bytes, str] = {}
+    refused: list[str] = []
+    for change in changes:
+        try:
+            names[change.path] = _checked_name(change.path, may_change_workflows)
+        except Failed as failed:
+            refused.append(failed.failure.reason)
+    if refused:
+        more = f"; and {len(refused) - _NAMED_AT_MOST} more" if len(refused) > _NAMED_AT_MOST else ""
+        raise Failed(Rejected("; ".join(refused[:_NAMED_AT_MOST]) + more))
+    return names
 
 
 def _checked_name(path: bytes, may_change_workflows: bool) -> str:

@@ -56,6 +56,7 @@ class Attempt(_Value):
     began: Moment
     steps: Count
     ended: Literal["finished", "stopped", "interrupted", "preempted", "superseded", "failed"]
+    """As it is on record; *preempted* is one that left no record of its end."""
     where: Text = ""
     restored_from: Text | None = None
     """The checkpoint it went on from; None for one that began the session, or found it on its own disk."""
@@ -137,7 +138,7 @@ class ChangedFile(_Value):
 
 
 class LeftOut(_Value):
-    """A changed path that no commit can hold faithfully."""
+    """A changed path that no commit can hold faithfully, and so no patch either."""
 
     path: Text
     reason: Text
@@ -161,7 +162,8 @@ class Trees(_Value):
 
 
 class Uncommitted(_Value):
-    """Changes that are in no commit that was pushed. `patch_file` is its name, not a path of the machine."""
+    """Changes that are in no commit that was pushed. `patch_file` is its name, not a path of the machine; None where
+    there is no such file."""
 
     patch_file: Text | None
     patch_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
@@ -179,6 +181,9 @@ class Evidence(_Value):
     pull_request: Number | None = None
     run_url: Text | None = None
     attempts: tuple[Attempt, ...]
+    """Those that worked on the task."""
+    delivered_by: Number | None = None
+    """The epoch of a later attempt that had nothing left to do but to deliver; None where one of `attempts` did."""
     trees: Trees
     changed_files: tuple[ChangedFile, ...] | None
     """None where it is not known, as in a plain directory."""
@@ -188,6 +193,8 @@ class Evidence(_Value):
     """The pull request's head, where it is no longer what the task began on."""
     settlements: tuple[Settlement, ...] = ()
     refused: tuple[Refused, ...] = ()
+    failed_calls: Count = 0
+    """How many calls ran and ended with an error."""
     steps: Count
     spent: Spent
     outside_effects: Count = 0

@@ -25,6 +25,9 @@ _SYNTAX = re.compile(r"(<(?=[A-Za-z/!?])|!(?=\[)|\[(?=[!^]))")
 _REFERENCE = re.compile(r"(&(?=[#A-Za-z]))")
 _OTHERS_REFERENCE = re.compile(r"(&(?!lt;|amp;)(?=[#A-Za-z]))")
 
+# Many a bot obeys a line that begins so.
+_COMMANDS = re.compile(r"^(\s*/)(?=[A-Za-z])")
+
 _FENCE = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})[ \t]*(?P<info>.*)")
 _LANGUAGE = re.compile(r"[A-Za-z0-9_+.#-]{1,30}")
 # GitHub makes pictures of these.
@@ -77,6 +80,15 @@ def prose(text: str, limit: int) -> str:
 
     A message that does not fit is cut between characters, its open code block closed, and the cut is named.
     """
+    return "\n".join(f"> {line}" if line else ">" for line in _harmless(text, limit))
+
+
+def message(text: str, limit: int) -> str:
+    """The same as a comment of its own, which is no quotation."""
+    return "\n".join(_harmless(text, limit))
+
+
+def _harmless(text: str, limit: int) -> list[str]:
     room = limit - _CLOSING_ROOM
     out: list[str] = []
     is_whole = len(text) <= _MOST_READ
@@ -92,7 +104,7 @@ def prose(text: str, limit: int) -> str:
         room -= sum(units(line) + _QUOTE for line in kept)
     if not is_whole:
         out += ["", f"*(cut here; the whole message has {len(text):,} characters)*"]
-    return "\n".join(f"> {line}" if line else ">" for line in out)
+    return out
 
 
 def kept_line(line: str, limit: int) -> str:
@@ -168,7 +180,7 @@ def _fitting(lines: Iterable[str], room: int, beside: int = 1, *, is_cut: bool =
 
 
 def _inert(line: str) -> str:
-    for syntax in (_SYNTAX, _REFERENCE, _PINGS):
+    for syntax in (_COMMANDS, _SYNTAX, _REFERENCE, _PINGS):
         line = syntax.sub(rf"\1{_ZERO}", line)
     return line
 

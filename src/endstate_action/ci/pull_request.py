@@ -63,8 +63,6 @@ class PostedComment:
     author: Author
     url: str
     """For people."""
-    reply_to: int | None = None
-    """Of a review comment: the one that it answers."""
 
 
 IsOurs = Callable[[str, Author], bool]
@@ -134,27 +132,14 @@ class Conversation:
         """Those under the pull request, oldest first, over all pages."""
         return told(lambda: tuple(self._listed(f"issues/{self.number}/comments")))
 
-    def review_comments(self) -> Outcome[tuple[PostedComment, ...]]:
-        """Those at its lines, oldest first, over all pages."""
-        return told(lambda: tuple(self._listed(f"pulls/{self.number}/comments")))
-
     def find(self, is_ours: IsOurs) -> Outcome[PostedComment]:
         """The first of ours, absent when there is none: a probe."""
         return told(lambda: self._first_of(f"issues/{self.number}/comments", is_ours))
 
-    def find_reply(self, is_ours: IsOurs) -> Outcome[PostedComment]:
-        return told(lambda: self._first_of(f"pulls/{self.number}/comments", is_ours))
-
     def post(self, body: str, is_ours: IsOurs, may_write: MayWrite) -> Outcome[PostedComment]:
         """A comment that is never changed: the one that is there already, else a new one."""
         listing = f"issues/{self.number}/comments"
-        return told(lambda: self._seen(listing, is_ours) or self._posted(listing, listing, body, is_ours, may_write))
-
-    def reply(self, to: int, body: str, is_ours: IsOurs, may_write: MayWrite) -> Outcome[PostedComment]:
-        """An answer to a review comment: the one that is there already, else a new one."""
-        listing = f"pulls/{self.number}/comments"
-        place = f"{listing}/{to}/replies"
-        return told(lambda: self._seen(listing, is_ours) or self._posted(listing, place, body, is_ours, may_write))
+        return told(lambda: self._seen(listing, is_ours) or self._posted(listing, body, is_ours, may_write))
 
     def stick(
         self, body: str, is_ours: IsOurs, may_write: MayWrite, *, known: int | None = None, may_recreate: bool = True
@@ -197,7 +182,7 @@ class Conversation:
         was_deleted = known is not None or bool(ours)
         if was_deleted and not may_recreate:
             raise Failed(Absent("our comment was deleted again after it had been posted anew; it stays deleted"))
-        comment = self._posted(listing, listing, body, is_ours, may_write)
+        comment = self._posted(listing, body, is_ours, may_write)
         return Sticky(comment, "recreated" if was_deleted else "created")
 
     def _edited_unless_gone(self, comment: int, body: str, may_write: MayWrite) -> PostedComment | None:
@@ -221,9 +206,9 @@ class Conversation:
 
         return once_more(send, look, self.wait)
 
-    def _posted(self, listing: str, place: str, body: str, is_ours: IsOurs, may_write: MayWrite) -> PostedComment:
+    def _posted(self, listing: str, body: str, is_ours: IsOurs, may_write: MayWrite) -> PostedComment:
         def send() -> PostedComment:
-            path = self._path(place)
+            path = self._path(listing)
             found = self.github.write("POST", path, {"body": body}, needs=NEEDS_COMMENTS, may_write=may_write)
             return understood(_comment, found, is_write=True)
 
@@ -281,7 +266,6 @@ def _comment(node: Node) -> PostedComment:
         node.text("body"),
         _author(node),
         node.text("html_url"),
-        node.optional_number("in_reply_to_id"),
     )
 
 

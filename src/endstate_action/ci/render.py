@@ -38,7 +38,7 @@ _DONE = {
     "stopped": "Stopped after",
     "interrupted": "Interrupted after",
     "mismatch": "Not continued after",
-    "undelivered": "Done, but not yet delivered, in",
+    "undelivered": "Done, but not delivered, in",
     "superseded": "Superseded after",
     "failed": "Failed after",
 }
@@ -57,6 +57,11 @@ _WHAT_NOW = {
     "failed": "What was recorded is kept. Once the cause is removed, *Re-run failed jobs* goes on from the newest "
     "checkpoint.",
 }
+_REFUSED_FOR_GOOD = "Until that is put right a repeat would be refused in the same way, so nothing more is tried."
+_BY_HAND = (
+    "Apply the patch by hand (`git apply`; the step's output `patch-file` names it), or ask, in a new run, for a "
+    "change without what was refused."
+)
 _SETTLED = {
     "roll_back_and_run": "rolled back and re-run",
     "run": "re-run",
@@ -93,15 +98,23 @@ class Working:
 def headline(evidence: Evidence) -> str:
     """What happened, in one line of plain words."""
     attempts = _count(len(evidence.attempts), "attempt")
-    parts = [*_cuts(evidence.attempts), *_settled(evidence.settlements)]
+    by = f", delivered by attempt {evidence.delivered_by}" if _is_delivered_later(evidence) else ""
+    parts = [*_cuts(evidence), *_settled(evidence.settlements)]
     refused = Counter(call.status for call in evidence.refused)
     parts.append(f"{refused['refused']} refused")
     parts += [f"{refused[s]} {s.replace('_', ' ')}" for s in ("denied", "not_run") if refused[s]]
-    return f"{_DONE[evidence.conclusion]} {attempts}: {', '.join(parts)}"
+    parts += [f"{_count(evidence.failed_calls, 'call')} failed"] if evidence.failed_calls else []
+    return f"{_DONE[evidence.conclusion]} {attempts}{by}: {', '.join(parts)}"
 
 
 def comment(
-    evidence: Evidence, owner: str, said: str = "", patch: Patch | None = None, earlier: Sequence[str] = ()
+    evidence: Evidence,
+    owner: str,
+    said: str = "",
+    patch: Patch | None = None,
+    earlier: Sequence[str] = (),
+    *,
+    is_final: bool = False,
 ) -> str:
     """The comment with a result.
 
@@ -110,6 +123,7 @@ def comment(
         said: the agent's final message.
         patch: what was changed and is in no commit that was pushed.
         earlier: from `earlier_of` the comment that this one replaces.
+        is_final: of what was not delivered, whether a repeat would be refused in the same way.
     """
     delivered = _delivered(evidence)
     marker = Marker(
@@ -123,12 +137,13 @@ def comment(
         tree=evidence.trees.git_tree,
         hash=evidence.trees.published_hash,
     )
-    return _assembled([f"{marker.line()}\n{_first_line(evidence)}"], evidence, said, patch, earlier)
+    first = f"{marker.line()}\n{_first_line(evidence)}"
+    return _assembled([first, *_advice(evidence, is_final=is_final)], evidence, said, patch, earlier)
 
 
-def summary(evidence: Evidence, said: str = "", patch: Patch | None = None) -> str:
+def summary(evidence: Evidence, said: str = "", patch: Patch | None = None, *, is_final: bool = False) -> str:
     """The job summary: the same without a marker; far below the 1 MiB that a step may write."""
-    return _assembled([_first_line(evidence)], evidence, said, patch, ())
+    return _assembled([_first_line(evidence), *_advice(evidence, is_final=is_final)], evidence, said, patch, ())
 
 
 def working(now: Working, owner: str, earlier: Sequence[str] = ()) -> str:
@@ -192,19 +207,26 @@ def _changed_in_short(evidence: Evidence) -> str:
     if evidence.changed_files is None:
         return ""
     if not evidence.changed_files:
-        return "Nothing was changed."
+        left_out = len(evidence.trees.left_out)
+        return f"{_count(left_out, 'changed path')}, which no commit can hold." if left_out else "Nothing was changed."
     delivered = _delivered(evidence)
     files = f"{_count(len(evidence.changed_files), 'file')} changed"
+    files += f" (and {len(evidence.trees.left_out)} that no commit can hold)" if evidence.trees.left_out else ""
     if delivered:
         return f"{files}, committed as {delivered.id[:_SHORT]} to {plain(delivered.branch or '', 120)}."
     return f"{files}, not committed." if evidence.uncommitted else f"{files}."
 
 
-def _cuts(attempts: Sequence[Attempt]) -> Iterator[str]:
+def _is_delivered_later(evidence: Evidence) -> bool:
+    return evidence.delivered_by is not None and evidence.conclusion != "undelivered"
+
+
+def _cuts(evidence: Evidence) -> Iterator[str]:
     """How each attempt but the last ended, and that the next one went on."""
-    resumed = list(pairwise(attempts))
-    if not resumed and attempts:
-        yield "never interrupted"
+    resumed = list(pairwise(evidence.attempts))
+    if not resumed:
+        if evidence.attempts and evidence.delivered_by is None:
+            yield "never interrupted"
     elif len(resumed) > 3:
         yield f"cut short and resumed {len(resumed)} times"
     else:
@@ -223,8 +245,7 @@ def _settled(settlements: Sequence[Settlement]) -> Iterator[str]:
 # --- The parts below it ---
 
 
-def _assembled(first: list[str], evidence: Evidence, said: str, patch: Patch | None, earlier: Sequence[str]) -> str:
-    above = [*first, *_advice(evidence)]
+def _assembled(above: list[str], evidence: Evidence, said: str, patch: Patch | None, earlier: Sequence[str]) -> str:
     if said.strip():
         above.append(prose(said, _SAID_UNITS))
     above += [*_attempts(evidence.attempts), *_files(evidence)]
@@ -233,8 +254,11 @@ def _assembled(first: list[str], evidence: Evidence, said: str, patch: Patch | N
     return "\n\n".join([*above, *_difference(patch, min(room, _DIFF_UNITS)), *below]) + "\n"
 
 
-def _advice(evidence: Evidence) -> Iterator[str]:
-    if now := _WHAT_NOW[evidence.conclusion]:
+def _advice(evidence: Evidence, *, is_final: bool) -> Iterator[str]:
+    file = evidence.uncommitted.patch_file if evidence.uncommitted else None
+    if is_final:
+        yield f"{_REFUSED_FOR_GOOD} {_BY_HAND}" if file else _REFUSED_FOR_GOOD
+    elif now := _WHAT_NOW[evidence.conclusion]:
         yield now
     if evidence.accepted_mismatches:
         shown = "; ".join(plain(m, 200) for m in evidence.accepted_mismatches[:5])
@@ -244,13 +268,13 @@ def _advice(evidence: Evidence) -> Iterator[str]:
             f"**The branch has moved to {evidence.head_moved_to[:_SHORT]} meanwhile.** This result belongs to "
             f"{(evidence.trees.base_commit or 'another commit')[:_SHORT]} and nothing was pushed over it."
         )
-    if evidence.uncommitted:
-        file = evidence.uncommitted.patch_file
-        where = f" The whole patch is in {code(file, 200)}." if file else ""
-        yield f"Changed and not committed is not lost.{where}"
+    if file:
+        yield f"Changed and not committed is not lost. The whole patch is in {code(file, 200)}."
+    elif evidence.uncommitted:
+        yield "**The patch file could not be written.** What was changed is in the workspace, and shown here in part."
     if evidence.trees.left_out:
         lines = (f"{code(left.path, 200)}: {plain(left.reason, 200)}" for left in evidence.trees.left_out)
-        yield "**No commit can hold these changes:**\n\n" + bullets(
+        yield "**No commit can hold these changes, and no patch:**\n\n" + bullets(
             lines, len(evidence.trees.left_out), 1500, _IN_THE_FILE
         )
 

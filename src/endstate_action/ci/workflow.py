@@ -169,7 +169,10 @@ class RunnerFiles:
     def __init__(self, environ: Mapping[str, str], random: Callable[[], str] = _random) -> None:
         self._random = random
         self._paths = {name: environ[name] for name in _FILES if environ.get(name)}
-        self._ours = {name: _read(path) or b"" for name, path in self._paths.items()}
+        found = {name: _read(path) for name, path in self._paths.items()}
+        self._ours = {name: data or b"" for name, data in found.items()}
+        # What was no plain file before any tool ran is no tool's doing.
+        self._watched = [n for n, path in self._paths.items() if found[n] is not None or not os.path.lexists(path)]
 
     def outputs(self, values: Mapping[str, Value]) -> None:
         """State outputs of the step; a name stated again takes its new value.
@@ -193,7 +196,7 @@ class RunnerFiles:
 
         They steer later steps of the job, its environment and programs included, so a tool must not reach them.
         """
-        changed = tuple(name for name, path in self._paths.items() if not self._is_ours(name, path))
+        changed = tuple(name for name in self._watched if not self._is_ours(name, self._paths[name]))
         for name in changed:
             with suppress(OSError):
                 _write(self._paths[name], self._ours[name], anew=True)
@@ -212,8 +215,8 @@ class RunnerFiles:
             _write(path, data, anew=False)
         except OSError as error:
             raise StateError(
-                f"{name} cannot be written ({error.strerror}), so the runner was not told. What is recorded is kept.",
-                hint="See that the runner's temporary directory is writable and has space, then run the job again.",
+                f"{name} cannot be written ({error.strerror}).",
+                hint="See that the runner's temporary directory is writable and has space.",
             ) from error
         self._ours[name] += data
 

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
 from types import FrameType
@@ -71,6 +71,8 @@ class _Begun:
     session: str | None = None
     attempt: int = 0
     is_running: bool = False
+    given: dict[str, str] = field(default_factory=dict)
+    """Of the options that were given, those that no session keeps, by name: each as it is typed."""
 
     def to_json(self) -> dict[str, Any]:
         return {} if self.session is None else {"session-id": self.session, "attempt": self.attempt}
@@ -79,7 +81,12 @@ class _Begun:
         """It must not lead to another session than the one at hand."""
         if self.session is None or "--session" in hint:
             return hint
-        return hint.replace(_RESUME, f"{_RESUME} --session {self.session}")
+        return hint.replace(_RESUME, self.again())
+
+    def again(self, without: str = "") -> str:
+        """The command that goes on with the session, as it can be pasted."""
+        more = [typed for name, typed in self.given.items() if name != without]
+        return printable(" ".join((_RESUME, "--session", str(self.session), *more)))
 
 
 _begun = _Begun()
@@ -229,6 +236,15 @@ def _waiting(command: Callable[..., Any]) -> Callable[..., Any]:
                         help="Seconds to wait for another run in this workspace.")(command)  # fmt: skip
 
 
+def _from_here(_: click.Context, __: click.Parameter, store: str | None) -> str | None:
+    """A directory is meant as seen from where it was typed; a resume, typed elsewhere, is shown its whole name."""
+    from endstate_action.state.stores.choice import absolute_store
+
+    with suppress(OSError):  # where we are is gone: then what is relative to it is refused as such
+        return store and absolute_store(store, Path.cwd())
+    return store
+
+
 def _located(command: Callable[..., Any]) -> Callable[..., Any]:
     """The two options that say where the sessions are."""
     command = click.option("--state-dir", default=".endstate", show_default=True, metavar="DIR",
@@ -256,9 +272,10 @@ def _located(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--max-minutes", metavar="N", help="Per attempt. Default: 90.")
 @click.option("--sandbox", metavar="WHAT", help="auto (default), required or off: where shell commands run.")
 @click.option("--network", is_flag=True, help="Let shell commands in the sandbox use the network.")
-@click.option("--store", metavar="WHERE",
+@click.option("--store", metavar="WHERE", callback=_from_here,
               help="Where checkpoints go: auto (default), dir:PATH, git-ref, s3://… or none.")  # fmt: skip
 @click.option("--require-durable", is_flag=True, help="Stop, unspent, when checkpoints cannot leave this machine.")
+@click.option("--evidence", metavar="FILE", help="Write what `endstate verify` needs; outside the workspace.")
 @_waiting
 @click.option("--json", "as_json", is_flag=True, help="Print one object with all outputs.")
 @_located
@@ -270,6 +287,7 @@ def run(
     resume: bool,
     network: bool,
     require_durable: bool,
+    evidence: str | None,
     **given: str | None,
 ) -> int:
     """Run an agent on the workspace; PROMPT says what to do.
@@ -298,13 +316,39 @@ def run(
             f"--script is for the scripted provider, but --provider is {settings.provider}. Nothing was run.",
             hint="Give one of them.",
         )
-    lines = _Lines(settings.store)
-    ports = Ports(environ, lambda name, chosen: _provider(name, chosen.base_url, script, environ), lines.event, _say)
+    if script is not None:
+        from endstate_action.agent.providers.scripted import load_script
+
+        load_script(Path(script))  # a slip in it is told before anything is claimed or restored
+    ports = Ports(environ, lambda name, chosen: _provider(name, chosen.base_url, script, environ), _Lines().event, _say)
+    if evidence is not None:
+        from endstate_action.hand import evidence_file, keep_evidence
+
+        file = evidence_file(evidence, Path(settings.working_directory), settings.state_dir)
+        ports = replace(ports, finish=lambda finishing: keep_evidence(finishing, file, environ, _say))
+    _begun.given = _kept_by_nobody(click.get_current_context())
     _begun.is_running = True
     report = run_story(settings, Choice(session, lock_timeout), ports)
     _begun.is_running = False
     _show(report, as_json)
     return CONCLUSIONS[report.result.conclusion]
+
+
+_OF_THE_SESSION = ("prompt", "prompt_file", "resume", "session", "provider", "model", "instructions", "config_file")
+# A person chooses each time whether to go on over what does not match.
+_OF_THE_MOMENT = ("on_mismatch", "as_json")
+
+
+def _kept_by_nobody(context: click.Context) -> dict[str, str]:
+    typed = {}
+    for parameter in context.command.params:
+        name, value = str(parameter.name), context.params.get(str(parameter.name))
+        is_given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if is_given and value is not False and name not in (*_OF_THE_SESSION, *_OF_THE_MOMENT):
+            option = parameter.opts[0]
+            shown = f"{value:g}" if isinstance(value, float) else str(value)
+            typed[option[2:]] = option if value is True else f"{option} {shlex.quote(shown)}"
+    return typed
 
 
 def _clean_environment() -> Mapping[str, str]:
@@ -387,13 +431,15 @@ def _show(report: Report, as_json: bool) -> None:
     cost = "cost unknown" if result.cost_usd is None else f"${result.cost_usd:.2f}"
     why = f" ({result.reason})" if result.reason else ""
     steps = _count(result.steps, "step") + (" of this task" if report.task > 1 else "")
-    _say(f"{result.conclusion}{printable(why)} · {_count(result.attempt, 'attempt')} · {steps} · {cost} · "
-         f"tree {outputs['tree-hash']}")  # fmt: skip
+    failed = f" · {_count(report.failed_calls, 'call')} failed" if report.failed_calls else ""
+    refused = f" · {_count(result.refused_calls, 'call')} refused" if result.refused_calls else ""
+    _say(f"{result.conclusion}{printable(why)} · {_count(result.attempt, 'attempt')} · {steps}{failed}{refused} · "
+         f"{cost} · tree {outputs['tree-hash']}")  # fmt: skip
     if report.departed:
         _say_departed(report.departed)
     if result.conclusion == "stopped":
-        _say(f"  Nothing is lost: `endstate run --resume --session {result.session}` goes on"
-             + (" with a higher limit." if result.reason.startswith("max-") else "."))  # fmt: skip
+        limit = result.reason.partition(":")[0] if result.reason.startswith("max-") else ""
+        _say(f"  Nothing is lost: `{_begun.again(without=limit)}` goes on{' with a higher limit' if limit else ''}.")
     if as_json:
         _put(json.dumps(outputs, ensure_ascii=False))
     elif result.final_message:
@@ -423,8 +469,7 @@ def _count(number: int, what: str) -> str:
 class _Lines:
     """What a person sees while it runs: one line a call on a terminal, else the first line alone."""
 
-    def __init__(self, store: str = "auto") -> None:
-        self._more = "" if store in ("auto", "none") else f" --store {shlex.quote(store)}"
+    def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
         self._cost = ""
         self._sandbox = ""
@@ -449,7 +494,7 @@ class _Lines:
                 began = f"resumed, attempt {event.epoch}" if event.resumed else "attempt 1"
                 _say(f"session {event.session} · {began}{pending} · sandbox: {self._sandbox} · "
                      f"checkpoints: {self._store} · "
-                     f"if it dies: endstate run --resume --session {event.session}{self._more}")  # fmt: skip
+                     f"if it dies: {_begun.again()}")  # fmt: skip
             case StepEnded():
                 self._cost = "cost unknown" if event.cost_usd is None else f"${event.cost_usd:.2f}"
                 if self._is_terminal and not event.calls:
@@ -468,12 +513,16 @@ class _Lines:
     def _departed(self, event: Departed) -> None:
         """Nobody is to learn of it only when the machine is gone."""
         self._store = event.store
+        if event.store == "none":
+            _begun.given.pop("store", None)  # a resume that names it would ask for what is not there
         if event.shipped and event.is_first:
             _say(f"checkpoints: {event.store}, the first one is stored ({_size(event.shipped.size)}): "
                  "this run survives the loss of this machine")  # fmt: skip
         elif event.problem and not event.is_expected:
             _say(f"checkpoints: none leaves this machine, since {printable(event.problem.reason)}"
                  + (f". {printable(event.problem.remedy)}" if event.problem.remedy else ""))  # fmt: skip
+            if event.store == "none":
+                _say("  The run goes on without them; with --require-durable it would end here, unspent.")
 
 
 def _size(size: int) -> str:
@@ -671,7 +720,8 @@ def _sweep(state: StateDirectory, store: SessionStore, workspace: Path) -> None:
     from endstate_action.state.snapshot.prune import prune as prune_objects
 
     place, left = state.path / "objects", store.all()
-    if not place.is_dir() or any(s.state is None for s in left):
+    # Nor does a session name yet what a killed restore was on its way to, and what it kept.
+    if not place.is_dir() or state.restore_log.exists() or any(s.state is None for s in left):
         return
     try:
         roots = {root for s in left for root in named_in(store.rows(s.id))}

@@ -17,6 +17,7 @@ from endstate_action.cli import (
     _begun,
     _clean_environment,
     _discard,
+    _from_here,
     _located,
     _provider,
     _put,
@@ -123,7 +124,12 @@ def _fetching(environ: Mapping[str, str], path: Path) -> Callable[[Reference], s
 @cli.command(short_help="Deliver a finished result by hand.")
 @click.option("--session", metavar="ID", help="Which session; the newest one by default.")
 @click.option(
-    "--store", default="none", show_default=True, metavar="WHERE", help="Where its checkpoints are, as for `run`."
+    "--store",
+    default="none",
+    show_default=True,
+    metavar="WHERE",
+    callback=_from_here,
+    help="Where its checkpoints are, as for `run`.",
 )
 @_located
 def deliver(session: str | None, store: str, working_directory: str, state_dir: str) -> int:

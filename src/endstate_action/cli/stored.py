@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from endstate_action.cli import _count, _located, _put, _say, _state_dir, cli, printable, sessions
+from endstate_action.cli import _count, _from_here, _located, _put, _say, _state_dir, cli, printable, sessions
 from endstate_action.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 @sessions.command()
 @click.argument("session", required=False)
-@click.option("--store", required=True, metavar="WHERE", help="Where checkpoints go, as for `run`.")
+@click.option(
+    "--store", required=True, metavar="WHERE", callback=_from_here, help="Where checkpoints go, as for `run`."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one array.")
 @_located
 def inspect(session: str | None, store: str, as_json: bool, working_directory: str, state_dir: str) -> None:
@@ -32,7 +34,9 @@ def inspect(session: str | None, store: str, as_json: bool, working_directory: s
 
 @cli.command(short_help="What a resume would restore.")
 @click.option("--session", metavar="ID", help="Which session; the newest one by default.")
-@click.option("--store", required=True, metavar="WHERE", help="Where checkpoints go, as for `run`.")
+@click.option(
+    "--store", required=True, metavar="WHERE", callback=_from_here, help="Where checkpoints go, as for `run`."
+)
 @click.option("--dry-run", is_flag=True, help="Only tell what would be restored.")
 @click.option("--json", "as_json", is_flag=True, help="Print one array.")
 @_located
@@ -130,7 +134,7 @@ def _checkpoint(seen: Seen, manifest: Manifest | None) -> dict[str, Any]:
         "attempt": seen.key.epoch,
         "sequence": seen.key.sequence,
         "effects": seen.key.effects,
-        "state": reason or ("opens" if seen.found else "not looked at, since a newer one opens"),
+        "state": reason or ("opens" if seen.found else "not looked at, since a newer one opens or too many do not"),
     }
     if manifest is not None:
         made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.at))

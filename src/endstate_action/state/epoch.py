@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from endstate_action.state.keys import MAX_EPOCH, claim_key, claimed_epoch, claims_prefix
-from endstate_action.state.search import Numbering, covering, highest
+from endstate_action.state.search import Numbering, covering, foreign, highest
 from endstate_action.state.stores.base import Denied, Exists, RateLimited, Store, Stored, StoreUnreadable, Unavailable
 
 REQUEST_S = 20.0
@@ -102,7 +102,12 @@ def claim(
                 if doubts >= MAX_DOUBTS:
                     return outcome
                 sleep(min(_PAUSE_S, max(0.0, until - clock())))
-    return NotClaimed("used_up", f"all {MAX_EPOCH} numbers of this task are taken", "Set another `session-key`.")
+    return NotClaimed(
+        "used_up",
+        f"it has the claim {claim_key(lineage, MAX_EPOCH)}, and there is no number above {MAX_EPOCH}",
+        "No task comes that far by itself. Delete that object from the store, and all claims above the attempts that "
+        "you know of; or begin a new task, by a new run of the workflow or `endstate run` without --resume.",
+    )
 
 
 def highest_above(store: Store, lineage: str, mine: int, *, timeout_s: float = REQUEST_S) -> int | None:
@@ -126,6 +131,8 @@ def fence(store: Store, lineage: str, mine: int, *, timeout_s: float = REQUEST_S
     # Besides what is higher, any claim is asked for: a store that does not show even ours may hide others as well.
     key = store.first([*prefixes, claims_prefix(lineage)], timeout_s=timeout_s)
     epoch = None if key is None else numbering.number(key)
+    if key is not None and epoch is None:
+        raise foreign(store, key)
     if epoch is None:
         raise StoreUnreadable(
             f"The store {store.name} does not show the claim of this attempt ({mine}), so whether another has taken "

@@ -33,6 +33,11 @@ class CheckpointKey:
     def __str__(self) -> str:
         return f"{sequence_prefix(self.lineage, self.epoch, self.sequence)}{self.effects:05}"
 
+    @property
+    def in_words(self) -> str:
+        """For people."""
+        return f"checkpoint {self.sequence} of attempt {self.epoch}"
+
     @classmethod
     def parse(cls, text: str) -> CheckpointKey | None:
         """None where it is no such key: names come from the store and are not trusted."""

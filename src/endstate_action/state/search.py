@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from endstate_action.state.stores.base import Store, StoreUnreadable
+from endstate_action.config.text import quoted
+from endstate_action.state.stores.base import Store, StoreUnusable
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ def highest(
         timeout_s: for each request; there are two or three, more where the store's order is not that of the numbers.
 
     Raises:
-        StoreUnreadable: the store could not be asked, or names keys that cannot be.
+        StoreUnreadable: the store could not be asked.
+        StoreUnusable: it names keys that cannot be.
     """
     below = numbering.end if below is None else below
     found = None
@@ -45,13 +47,18 @@ def highest(
             break
         number = numbering.number(key) if key.startswith(tuple(prefixes)) else None
         if number is None or not above < number < below:
-            raise StoreUnreadable(
-                f"The store {store.name} answers with a key that is none of ours, so what is newest in it is not "
-                "known. Nothing was restored and nothing was sent.",
-                hint="Something else writes below `es1/` there. Remove what it wrote, then try again.",
-            )
+            raise foreign(store, key)
         found, above = key, number
     return found
+
+
+def foreign(store: Store, key: str) -> StoreUnusable:
+    """The error for a key that no attempt makes, under which higher ones may be hidden."""
+    return StoreUnusable(
+        f"The store {store.name} answers with the key {quoted(key)}, which is none of ours, so what is newest in it is "
+        "not known. Nothing was restored and nothing was sent.",
+        hint="Something else writes below `es1/` there. Delete that object from the store, then run again.",
+    )
 
 
 def covering(digits: int, above: int, below: int) -> Iterator[str]:

@@ -11,12 +11,22 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from endstate_action.errors import EndstateError
 from endstate_action.state.checkpoint.build import Built
-from endstate_action.state.stores.base import Denied, Exists, Put, RateLimited, Store, Stored, Unavailable
+from endstate_action.state.stores.base import (
+    Denied,
+    Exists,
+    Put,
+    RateLimited,
+    Store,
+    Stored,
+    StoreUnreadable,
+    Unavailable,
+)
 
 UPLOAD_TIMEOUT_S = 120.0
 """For an upload that nobody waits for."""
@@ -100,6 +110,7 @@ class Uploader:
     Args:
         records: how many records there are now.
         pace: how far periodic uploads are apart.
+        earlier: asks the store how many there were in earlier attempts, which count as well.
     """
 
     def __init__(
@@ -109,12 +120,14 @@ class Uploader:
         records: Callable[[], int],
         *,
         pace: Pace = EAGER,
+        earlier: Callable[[], int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._building = building
         self._store = store
         self._records = records
         self._pace = pace
+        self._earlier = earlier if pace != EAGER else None
         self._clock = clock
         self._changed = threading.Condition()
         self._build_lock = threading.Lock()
@@ -198,6 +211,10 @@ class Uploader:
             with self._changed:
                 is_periodic = not self._is_urgent
                 self._is_wanted = self._is_urgent = False
+            if is_periodic and self._were_all_used():
+                with self._changed:
+                    self._next_at = math.inf
+                continue
             outcome = self._try(UPLOAD_TIMEOUT_S)
             took = self._clock() - began
             with self._changed:
@@ -206,6 +223,15 @@ class Uploader:
                     return
                 self._next_at = self._clock() + pause
                 self._is_wanted = self._is_wanted or isinstance(outcome, NotShipped)
+
+    def _were_all_used(self) -> bool:
+        """Whether earlier attempts have left no periodic upload; they are counted once, here, where nobody waits."""
+        if self._earlier is None:
+            return False
+        # A store that cannot be asked now is asked again the next time.
+        with suppress(StoreUnreadable):
+            self._periodic, self._earlier = self._periodic + self._earlier(), None
+        return self._pace.at_most is not None and self._periodic >= self._pace.at_most
 
     def _wait_for_turn(self) -> bool:
         """Wait for something to ship and for its time; False once there is to be no more."""

@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from endstate_action.errors import InputError
 from endstate_action.system.git_call import (
     Doubtful,
     Git,
@@ -34,10 +35,11 @@ from endstate_action.system.git_call import (
     text,
 )
 from endstate_action.system.git_message import identity, signature, with_trailer
-from endstate_action.system.git_paths import Kind, at, kind, kind_of, problem
+from endstate_action.system.git_paths import Kind, at, kind, kind_of, problem, refused_name
 from endstate_action.system.git_trust import file_digest, is_from, is_held, trust_digest
 from endstate_action.system.git_view import view
 from endstate_action.system.names import display
+from endstate_action.system.tree import scan
 
 ATTRIBUTES = ("filter", "text", "eol", "ident", "working-tree-encoding")
 
@@ -193,6 +195,15 @@ class Repository:
         changed = self.changed_paths(since)
         return {display(path): self._digest(path) for path in changed}
 
+    def nested(self) -> dict[str, str]:
+        """The repositories inside the work tree, submodules that are checked out among them, ignored ones not: by name,
+        as `names.display` spells it, a digest of what is in them.
+        """
+        with self._view(None) as seen:
+            listed = split(seen.out("ls-files", "-z", "--others", "--exclude-standard"))
+        found = [path.rstrip(b"/") for path in listed if path.endswith(b"/")]
+        return {display(path): _content(at(self.root, path)) for path in found}
+
     def ignored(self, paths: Iterable[bytes]) -> list[bytes]:
         """Those of `paths` that are there and that ignore rules match, tracked or not."""
         there = [path for path in paths if self._kind(path) != "absent"]
@@ -334,8 +345,11 @@ class Repository:
         removals = join(b"0 " + _nothing(self.object_format) + b"\t" + path for path in gone)
         seen.out("update-index", "-z", "--index-info", given=removals)
         seen.out("update-index", "-z", "--add", "--replace", "--stdin", given=join(sorted(there)))
-        entries = split(seen.out("ls-files", "-z", "-s"))
-        return removals + join(entry for entry in entries if entry.partition(b"\t")[2] in there)
+        entries = {entry.partition(b"\t")[2]: entry for entry in split(seen.out("ls-files", "-z", "-s"))}
+        # Of a name that it refuses git says nothing by its end.
+        if refused := sorted(there - entries.keys()):
+            raise GitError(" ".join(map(refused_name, refused)))
+        return removals + join(entry for path, entry in entries.items() if path in there)
 
     def _move_head(self, commit: str, expected: Head, author: Mapping[str, str]) -> None:
         old = expected.commit or text(_nothing(self.object_format))
@@ -392,6 +406,13 @@ def _git_dir(root: Path) -> Path | None:
         return place
     named = re.match(rb"gitdir: (.+)", place.read_bytes()[:4096]) if place.is_file() else None
     return root / os.fsdecode(named[1].rstrip()) if named else None
+
+
+def _content(place: Path) -> str:
+    try:
+        return scan(place, [b".git"]).tree_hash
+    except InputError:
+        return "unreadable"
 
 
 def _nothing(object_format: str) -> bytes:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from endstate_action.system.git import Repository
 from endstate_action.system.git_call import Git, GitError, join, split, text
-from endstate_action.system.git_paths import kind, problem
+from endstate_action.system.git_paths import kind, problem, refused_name
 from endstate_action.system.git_view import view
 
 SUBMODULE = "160000"
@@ -97,7 +97,9 @@ class Aside:
         except GitError:
             # Git stops at the first path that it refuses, and names one at most.
             left_out |= self._add_one_by_one(there)
-        return left_out
+        # Of a name that it refuses git says nothing by its end.
+        staged = self.staged()
+        return left_out | {p: refused_name(p) for p in there if p not in staged and p not in left_out}
 
     def write_tree(self) -> str:
         """The id of the tree that is staged."""

@@ -54,6 +54,10 @@ def problem(root: Path, path: bytes, gitlinks: set[bytes], attributes: Mapping[s
     return ""
 
 
+def refused_name(path: bytes) -> str:
+    return f"{display(path)} has a name that git takes into no commit."
+
+
 def _is_repository(place: Path) -> bool:
     return kind_of(place) == "directory" and kind_of(place / ".git") != "absent"
 

@@ -24,12 +24,15 @@ class Published:
     """Changed paths that no commit can hold faithfully, as by `names.display`, each with the reason."""
 
 
-def publish(seen: Aside, base: str | None, at_start: Mapping[str, str]) -> Published:
+def publish(
+    seen: Aside, base: str | None, at_start: Mapping[str, str], nested_at_start: Mapping[str, str] | None = None
+) -> Published:
     """Stage the result in `seen`, which must begin as `base`; its objects can be read there until it is closed.
 
     Args:
         base: the commit that was checked out when the task began; None for a branch without commits.
         at_start: `Repository.changes` against `base` at that moment.
+        nested_at_start: `Repository.nested` at that moment; None where that is not known.
 
     Raises:
         GitError: git failed; nothing was changed.
@@ -37,12 +40,22 @@ def publish(seen: Aside, base: str | None, at_start: Mapping[str, str]) -> Publi
     base_tree = seen.write_tree()
     now = seen.repository.changes(base)
     paths = [parse(path) for path, digest in now.items() if at_start.get(path) != digest]
-    left_out = seen.stage(paths)
+    left_out = {display(path): why for path, why in seen.stage(paths).items()}
+    if nested_at_start is not None:
+        left_out = {**_changed_inside(nested_at_start, seen.repository.nested()), **left_out}
     tree = seen.write_tree()
     return Published(
         git_tree=tree,
         tree_hash=scan_tree(seen, tree).tree_hash,
         base_tree=base_tree,
         changed=tuple(seen.changed(base_tree, tree)),
-        left_out={display(path): why for path, why in left_out.items()},
+        left_out=dict(sorted(left_out.items())),
     )
+
+
+def _changed_inside(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """Repositories of their own in which something changed, or that are gone."""
+    changed = {
+        path: "was changed" if path in now else "is gone" for path, told in before.items() if now.get(path) != told
+    }
+    return {path: f"{path} is a repository of its own, and {what}." for path, what in changed.items()}

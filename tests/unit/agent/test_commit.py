@@ -91,6 +91,15 @@ def test_by_default_everything_the_agent_changed_is_committed(git_repo: GitRepo)
     assert (agent.files, agent.status) == (["deleted", "edited", "new/file"], [])
 
 
+def test_a_name_that_git_takes_into_no_commit_is_refused_by_name(git_repo: GitRepo) -> None:
+    agent = begin(git_repo({"edited": "1"}))
+    agent.repo.write({"edited": "2", "git~1": "x"})
+    with pytest.raises(ToolError, match=r"Nothing was committed. git~1 has a name"):
+        agent.commit()
+    agent.next_call().commit(paths=["edited"])
+    assert agent.files == ["edited"]
+
+
 def test_changes_from_before_the_session_stay_the_user_s(git_repo: GitRepo) -> None:
     repo = git_repo({"dirty": "1", "staged": "1", "touched": "1", "a": "1"})
     repo.write({"dirty": "2", "staged": "2", "touched": "2", "untracked": "u"})

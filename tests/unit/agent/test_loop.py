@@ -31,12 +31,14 @@ from endstate_action.errors import (
     Interrupted,
     Mismatch,
     ProviderUnavailable,
+    SnapshotDamaged,
     StateReplaced,
     UnknownSession,
 )
 from endstate_action.messages import Message, ToolCall, Usage
 from endstate_action.state.records import Attempt, Prompt, Replied, Settled, Started
 from endstate_action.state.session import Session, SessionStore
+from endstate_action.system.git_call import GitError
 from endstate_action.system.redaction import Secrets
 from endstate_action.system.signals import Interrupts
 from tests.support.models import FakeModel, say
@@ -640,6 +642,27 @@ def test_a_guard_that_fails_stops_before_the_call_starts(session: Session, works
 
     assert tool.ran == []
     assert not session.state.started
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a defect"), GitError("no such object"), SnapshotDamaged("torn")])
+def test_an_attempt_that_fails_is_on_record_as_failed_whatever_the_error(
+    session: Session, workspace: Path, error: Exception
+) -> None:
+    def broken() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        loop(session, workspace, FakeModel([say("done")]), leftovers=broken).run("do it")
+    assert [e.conclusion for e in session.state.ended] == ["failed"]
+
+
+def test_a_run_that_has_lost_its_lock_records_nothing_more(session: Session, workspace: Path) -> None:
+    def lost() -> None:
+        raise StateReplaced("The lock was replaced.")
+
+    with pytest.raises(StateReplaced):
+        loop(session, workspace, FakeModel([say("", act("x"))]), Act(EffectClass.READS), guard=lost).run("do it")
+    assert session.state.ended == []
 
 
 def test_a_deleted_database_stops_before_the_call_starts(session: Session, workspace: Path) -> None:

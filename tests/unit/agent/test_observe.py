@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from endstate_action.agent.observe import Observer, was_killed_in_opaque_call
+from endstate_action.agent.observe import Observer, changed_since, keep_baseline, was_killed_in_opaque_call
 from endstate_action.effects import EffectClass
 from endstate_action.messages import Message, ToolCall, Usage
 from endstate_action.state.records import Finished, Observed, Replied, Started, StartEnded
@@ -96,3 +96,13 @@ def test_only_an_opaque_call_without_an_outcome_casts_doubt(tmp_path: Path, effe
         assert was_killed_in_opaque_call(session.state) is (effect is EffectClass.OPAQUE)
         session.append(Finished(1, 0, "c0", "ok", "x", 1, 1.0))
         assert not was_killed_in_opaque_call(session.state)
+
+
+def test_changed_files_are_files(workspace: Path) -> None:
+    (workspace / "old").mkdir()
+    keep_baseline(workspace / ".endstate" / "baseline", observer(workspace).now())
+    (workspace / "old").rmdir()
+    (workspace / "new").mkdir()
+    (workspace / "d" / "b").unlink()
+    (workspace / "link").symlink_to("new")
+    assert changed_since(workspace / ".endstate" / "baseline", observer(workspace).now()) == ["d/b", "link"]

@@ -319,23 +319,6 @@ def test_a_probe_tells_absent_from_cannot_tell(server, conversation):
     assert isinstance(conversation.find(ours()), Unavailable)
 
 
-@pytest.mark.parametrize(("kind", "is_applied"), LOST)
-def test_a_review_comment_is_answered_once(server, conversation, kind, is_applied):
-    for number in range(120):
-        server.say_at_line("alice", str(number))
-    asked = server.say_at_line("alice", "/endstate why?")
-    is_ours = lambda body, author: body.startswith(MARKER) and author.login == BOT  # noqa: E731
-    server.fault("review.reply", kind)
-
-    first = conversation.reply(asked, f"{MARKER}\nbecause", is_ours, always)
-    second = conversation.reply(asked, f"{MARKER}\nbecause", is_ours, always)
-
-    assert isinstance(first, Applied)
-    assert first == second == conversation.find_reply(is_ours)
-    assert first.value.reply_to == asked
-    assert len(server.review_comments) == 122
-
-
 @pytest.mark.parametrize("kind", ["meanwhile", "applied-502", "502", "drop-after"])
 @pytest.mark.parametrize("is_review_comment", [False, True])
 def test_a_reaction_is_there_once(server, conversation, kind, is_review_comment):

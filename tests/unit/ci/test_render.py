@@ -99,6 +99,18 @@ def test_refused_and_denied_calls_are_counted_apart():
     assert headline(plain_result(refused=refused)).endswith("1 refused, 2 denied, 1 not run")
 
 
+def test_calls_that_failed_are_counted_where_there_are_any():
+    assert headline(plain_result(**{"failed-calls": 2})).endswith("0 refused, 2 calls failed")
+    assert "failed" not in headline(plain_result())
+
+
+def test_an_attempt_that_only_delivered_is_no_attempt_that_worked():
+    told = headline(plain_result(**{"delivered-by": 4}))
+    assert told == "Done in 1 attempt, delivered by attempt 4: 0 refused"
+    undelivered = headline(plain_result(conclusion="undelivered", **{"delivered-by": 4}))
+    assert undelivered == "Done, but not delivered, in 1 attempt: 0 refused"
+
+
 def test_many_interruptions_are_summed_up():
     attempt = {"epoch": 1, "began": "2026-11-29T12:00:25Z", "steps": 1, "ended": "preempted", "where": "after call 1"}
     told = headline(plain_result(attempts=[attempt | {"epoch": n} for n in range(1, 31)]))
@@ -111,7 +123,7 @@ def test_many_interruptions_are_summed_up():
         ("stopped", "Stopped after 1 attempt", "Raise the limit"),
         ("interrupted", "Interrupted after 1 attempt", "go on from the newest checkpoint"),
         ("mismatch", "Not continued after 1 attempt", "on-mismatch"),
-        ("undelivered", "Done, but not yet delivered, in 1 attempt", "endstate deliver"),
+        ("undelivered", "Done, but not delivered, in 1 attempt", "endstate deliver"),
         ("superseded", "Superseded after 1 attempt", "newer attempt"),
         ("failed", "Failed after 1 attempt", "Re-run"),
     ],
@@ -163,6 +175,25 @@ def test_what_was_refused_and_what_no_commit_can_hold_is_named():
     body = comment(interrupted_result(refused=refused).model_copy(update={"trees": trees}), OWNER)
     assert "denied, since no network tools" in body
     assert "- `sub`: A repository" in body
+
+
+def test_a_result_that_no_commit_can_hold_is_not_called_nothing():
+    trees = plain_result().trees.model_copy(update={"left_out": (LeftOut(path="sub", reason="A repository."),)})
+    assert first_line(comment(plain_result().model_copy(update={"trees": trees}), OWNER)).endswith(
+        "1 changed path, which no commit can hold."
+    )
+    both = interrupted_result().model_copy(update={"trees": trees})
+    assert first_line(comment(both, OWNER)).endswith("3 files changed (and 1 that no commit can hold), not committed.")
+
+
+def test_what_is_refused_for_good_is_not_said_to_be_delivered_by_a_re_run():
+    body = comment(interrupted_result(conclusion="undelivered"), OWNER, is_final=True)
+    assert "would be refused in the same way" in body
+    assert "git apply" in body.partition("Verify it")[0]
+    assert "Re-run" not in body
+    lost = interrupted_result(conclusion="undelivered", uncommitted={"patch-file": None})
+    assert "by hand" not in comment(lost, OWNER, is_final=True)
+    assert "could not be written" in comment(lost, OWNER, is_final=True)
 
 
 def test_a_plain_directory_is_verified_by_its_workspace():

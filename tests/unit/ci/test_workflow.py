@@ -291,6 +291,18 @@ def test_a_file_that_cannot_be_written_is_said_and_is_no_traceback(path: str):
     assert caught.value.hint
 
 
+def test_what_was_no_plain_file_before_any_tool_ran_is_no_tool_s_doing(runner: dict[str, str], tmp_path: Path):
+    directory, fifo = tmp_path / "directory", tmp_path / "fifo"
+    directory.mkdir()
+    os.mkfifo(fifo)
+    files = RunnerFiles({**runner, "GITHUB_OUTPUT": str(directory), "GITHUB_STEP_SUMMARY": str(fifo)})
+    assert files.undo_foreign() == ()
+    assert directory.is_dir()
+    assert fifo.is_fifo()
+    Path(runner["GITHUB_ENV"]).write_text("EVIL=1\n")
+    assert files.undo_foreign() == ("GITHUB_ENV",)
+
+
 # The table
 
 

@@ -14,7 +14,7 @@ from endstate_action.state.epoch import Claimed, Held, NotClaimed, TakenOver, fe
 from endstate_action.state.epoch import claim as real_claim
 from endstate_action.state.keys import claim_key
 from endstate_action.state.search import covering
-from endstate_action.state.stores.base import StoreUnreadable
+from endstate_action.state.stores.base import StoreUnreadable, StoreUnusable
 from tests.support.memory_store import Fault, MemoryStore
 
 LINEAGE = "0123456789abcdef0123456789abcdef"
@@ -131,10 +131,15 @@ def test_a_store_that_never_answers_is_given_up_at_the_deadline():
     assert 19 <= clock.now <= 21
 
 
-def test_the_last_number_is_the_last():
+def test_above_a_number_that_was_made_up_the_next_is_taken():
+    assert claim(claimed(1, 2, 9_998)) == Claimed(9_999)
+
+
+def test_the_last_number_is_the_last_and_what_has_it_is_named():
     outcome = claim(claimed(9_999))
     assert isinstance(outcome, NotClaimed)
     assert outcome.why == "used_up"
+    assert claim_key(LINEAGE, 9_999) in outcome.reason
 
 
 def test_nothing_is_claimed_beside_claims_that_cannot_be_read():
@@ -181,8 +186,10 @@ def test_a_store_that_does_not_even_show_our_own_claim_lets_nothing_through():
 def test_a_name_that_is_none_of_ours_is_no_answer(ask):
     store = claimed(1)
     store.objects[f"es1/{LINEAGE}/e9zz"] = b""
-    with pytest.raises(StoreUnreadable):
+    with pytest.raises(StoreUnusable, match="e9zz") as refused:
         ask(store, LINEAGE)
+    assert refused.value.exit_code == 2, "nobody runs that again by himself"
+    assert "Delete that object" in refused.value.hint
 
 
 @given(st.integers(-1, 1_000), st.integers(-1, 1_000))

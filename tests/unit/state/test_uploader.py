@@ -13,7 +13,7 @@ import pytest
 from endstate_action.errors import Interrupted, StateError
 from endstate_action.state import uploader as uploader_module
 from endstate_action.state.checkpoint.build import Built
-from endstate_action.state.stores.base import Put
+from endstate_action.state.stores.base import Put, StoreUnreadable
 from endstate_action.state.uploader import CACHE_PACE, EAGER, NotShipped, Pace, Shipped, Uploader
 from tests.support.checkpoints import LINEAGE, Journal, builder
 from tests.support.memory_store import Fault, MemoryStore
@@ -262,6 +262,47 @@ def test_after_the_last_periodic_one_what_is_urgent_still_goes():
         assert puts(store) == records - 1
         uploader.offer(urgent=True)
         wait_until(partial(has_shipped, uploader, records))
+
+
+def test_those_of_earlier_attempts_count_as_well_and_the_interval_grows_on():
+    journal, store, clock, asked = Journal(), MemoryStore(), Clock(), []
+
+    def earlier() -> int:
+        asked.append(1)
+        if len(asked) == 1:
+            raise StoreUnreadable("The store could not be asked.")
+        return 5
+
+    uploader = uploading(journal, store, pace=Pace(first_s=1, growth=2, at_most=9), earlier=earlier, clock=clock)
+    for records, wait_s in ((1, 1), (2, 2**6), (3, 2**7)):
+        uploader.offer()
+        wait_until(partial(has_shipped, uploader, records))
+        journal.note()
+        uploader.offer()
+        time.sleep(0.05)
+        assert puts(store) == records, "the next one is not due yet"
+        clock.now += wait_s
+        with uploader._changed:
+            uploader._changed.notify_all()
+    assert len(asked) == 2
+    wait_until(partial(has_shipped, uploader, 4))
+    clock.now += 1e9
+    journal.note()
+    uploader.offer()
+    time.sleep(0.05)
+    assert puts(store) == 4, "three of before, one that was not known to be the sixth, and those were all"
+
+
+def test_where_earlier_attempts_have_used_them_all_only_what_is_urgent_goes():
+    journal, store = Journal(), MemoryStore()
+    uploader = uploading(journal, store, pace=Pace(at_most=3), earlier=lambda: 3)
+    for records in range(1, 4):
+        uploader.offer()
+        time.sleep(0.05)
+        assert puts(store) == records - 1
+        uploader.offer(urgent=True)
+        wait_until(partial(has_shipped, uploader, records))
+        journal.note()
 
 
 def test_what_one_attempt_leaves_behind_has_a_limit(monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from endstate_action.errors import InputError
 from endstate_action.system import tree_commit
 from endstate_action.system.git import discover
+from endstate_action.system.git_aside import aside
+from endstate_action.system.published import publish
 from endstate_action.system.tree import scan
 from endstate_action.system.tree_commit import scan_commit
 from tests.support.repos import GitRepo, Repo
@@ -186,6 +189,41 @@ def test_a_file_that_git_refuses_does_not_keep_the_others_back(git_repo: GitRepo
     result, _ = published(repo, repo.git("rev-parse", "HEAD"), tmp_path / "tmp")
     assert set(result.left_out) == {"broken.u"}
     assert [change.path for change in result.changed] == [b"fine", b"fine.u"]
+
+
+@pytest.mark.parametrize("name", ["git~1", ".GIT/config", "sub/.git /x"])
+def test_a_name_that_git_refuses_is_left_out_by_name(git_repo: GitRepo, tmp_path: Path, name: str):
+    """Git says nothing of it, and ends as if all were well."""
+    repo = git_repo({"a": "1"})
+    repo.write({name: "x", "a": "2"})
+    result, _ = published(repo, repo.git("rev-parse", "HEAD"), tmp_path / "tmp")
+    assert set(result.left_out) == {name}
+    assert "git takes into no commit" in result.left_out[name]
+    assert [change.path for change in result.changed] == [b"a"]
+
+
+def test_what_changed_in_a_repository_inside_is_left_out_by_its_name(git_repo: GitRepo, tmp_path: Path):
+    """Of those that were there before, git says the same whatever happens in them; a submodule is among them."""
+    repo = git_repo({"a": "1"})
+    for name in ("same", "edited", "gone", "module"):
+        repo.write({f"{name}/inner": "x"})
+        inner = Repo(repo.path / name)
+        inner.git("init", "--quiet")
+        inner.commit({"inner": "x"})
+    repo.git("add", "module")
+    repo.git("commit", "--quiet", "--message", "a submodule")
+    base = repo.git("rev-parse", "HEAD")
+    repository = discover(repo.path, os.environ, tmp_path / "tmp")
+    assert repository is not None
+    at_start, nested = repository.changes(base), repository.nested()
+    repo.write({"edited/inner": "y", "edited/new": "y", "module/inner": "y"})
+    shutil.rmtree(repo.path / "gone")
+    with aside(repository, os.environ, base) as seen:
+        result = publish(seen, base, at_start, nested)
+    assert set(result.left_out) == {"edited", "gone", "module"}
+    assert "is gone" in result.left_out["gone"]
+    assert "was changed" in result.left_out["edited"]
+    assert result.changed == ()
 
 
 def test_what_only_this_checkout_has_configured_does_not_change_the_tree(git_repo: GitRepo, tmp_path: Path):

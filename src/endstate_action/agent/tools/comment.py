@@ -1,4 +1,8 @@
-"""A comment on the pull request, said once: it bears a key by which it is found again."""
+"""A comment on the pull request, said once: it bears a key by which it is found again.
+
+What the model says is shown and does nothing: nobody is called, no bot obeys it, nothing in it is hidden, and no
+line of it is taken for one of ours.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,21 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from endstate_action.agent.tools.base import CallContext, FileChange, Probed, Tool, ToolError
+from endstate_action.ci.markdown import message, units
 from endstate_action.ci.outcome import Absent, Ambiguous, Applied, Failure
 from endstate_action.ci.pull_request import Author, Conversation, PostedComment, Viewer
 from endstate_action.effects import EffectClass, Probe
 
 MAX_CHARACTERS = 60_000
+MAX_UNITS = 65_000
+"""GitHub takes 65,536; what is made harmless, and our line above it, need some of them."""
 SENDER_S = 30.0
 """So long after its start was shipped and the fence was read a comment may still be sent."""
 BELIEVED_AFTER_S = 60.0
 """So long after this attempt claimed its number, what an earlier one sent may still come in."""
 _LOOK_AGAIN_S = 5.0
+_WHOLE = 10 * MAX_CHARACTERS
+_BODY = "Markdown, at most 60,000 characters. Mentions, HTML and pictures in it are shown as text and do nothing."
 _LINE = re.compile(r"<!-- endstate:call (\{[^<>]*\}) -->")
 
 
@@ -36,7 +45,7 @@ class PrComment(Tool):
     )
     parameters: ClassVar[Mapping[str, Any]] = {
         "type": "object",
-        "properties": {"body": {"type": "string", "description": "Markdown, at most 60,000 characters."}},
+        "properties": {"body": {"type": "string", "description": _BODY}},
         "required": ["body"],
     }
     effect = EffectClass.KEYED
@@ -61,11 +70,16 @@ class PrComment(Tool):
             raise ToolError("Nothing was posted: the comment is blank.")
         if len(body) > MAX_CHARACTERS:
             raise ToolError(f"Nothing was posted: it has {len(body):,} characters; at most {MAX_CHARACTERS:,} fit.")
+        if (size := units(message(body, _WHOLE))) > MAX_UNITS:
+            raise ToolError(
+                f"Nothing was posted: with its mentions and syntax made harmless it has {size:,} characters; at most "
+                f"{MAX_UNITS:,} fit."
+            )
         return None
 
     def run(self, arguments: Mapping[str, Any], context: CallContext, plan: FileChange | None) -> str:
         until = self._clock() + SENDER_S
-        text = f"{_line(context)}\n{arguments['body']}"
+        text = f"{_line(context)}\n{message(str(arguments['body']), _WHOLE)}"
         done = self._conversation.post(text, self._is(context), lambda: self._clock() < until)
         if isinstance(done, Applied):
             return f"Posted: {done.value.url}"

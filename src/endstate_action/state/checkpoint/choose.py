@@ -6,9 +6,9 @@ seen, and returns one of a few values. Looking into the store (`look`) and sayin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Literal
 
 from endstate_action.errors import EndstateError, Mismatch, NewerFormat, OutcomeUnknown, UnknownSession
@@ -19,7 +19,9 @@ from endstate_action.state.search import Numbering, highest
 from endstate_action.state.stores.base import Store
 
 FALLBACKS = 20
-"""So many checkpoints are tried before a person has to look."""
+"""So many checkpoints are tried however long that takes."""
+LOOK_S = 120.0
+"""So long further ones are tried before a person has to look: who can write names can write any number of them."""
 
 REQUEST_S = 20.0
 
@@ -99,6 +101,13 @@ class Damaged:
 
 
 @dataclass(frozen=True, slots=True)
+class NotAllTried:
+    """So many do not open that there was no time for older ones, of which one may."""
+
+    set_aside: tuple[Seen, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Newer:
     """A newer release wrote a newer state than any that could be used."""
 
@@ -114,7 +123,7 @@ class Gap:
     otherwise: UseStored | UseLocal | AlreadyDone | NoneFound
 
 
-Choice = UseStored | UseLocal | AlreadyDone | NoneFound | NotOurs | NoneOpens | Damaged | Newer | Gap
+Choice = UseStored | UseLocal | AlreadyDone | NoneFound | NotOurs | NoneOpens | Damaged | NotAllTried | Newer | Gap
 
 
 def choose(local: Local | None, found: Sequence[Seen], witness: int) -> Choice:
@@ -131,8 +140,9 @@ def choose(local: Local | None, found: Sequence[Seen], witness: int) -> Choice:
     newer = next((seen for seen in above if _kind(seen) == "newer_format"), None)
     if newer:
         return Newer(newer)
-    # With entries of which none opens, a new session would do everything again beside a trail that is there.
-    if use == NoneFound() and ordered:
+    # With entries of which none opens, a new session would do everything again beside a trail that is there; and what
+    # was not tried may be newer than what is here.
+    if (use == NoneFound() and ordered) or any(seen.found is None for seen in above):
         return _none_usable(tuple(ordered))
     # A name can be read where its content cannot, so it tells of effects that the usable state knows nothing of. One
     # from before the epoch of a chosen checkpoint does not: what that attempt did it had shipped before that epoch was
@@ -178,11 +188,13 @@ def _newest(
     return UseStored(key, above), key.effects, above
 
 
-def _none_usable(seen: tuple[Seen, ...]) -> NoneOpens | NotOurs | Damaged:
+def _none_usable(seen: tuple[Seen, ...]) -> NoneOpens | NotOurs | Damaged | NotAllTried:
     kinds = {_kind(one) for one in seen}
     # A key can be put right where it is kept, and nothing else can be: so it comes first.
     if "other_key" in kinds:
         return NoneOpens(seen)
+    if any(one.found is None for one in seen):
+        return NotAllTried(seen)
     return NotOurs(seen) if "not_ours" in kinds else Damaged(seen)
 
 
@@ -213,8 +225,11 @@ def look(
     up_to: int = MAX_EPOCH,
     past_done: bool = False,
     timeout_s: float = REQUEST_S,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Looked:
     """Open checkpoints from the newest on, until one is of use.
+
+    What does not open hides none that does, as long as there is time.
 
     Args:
         up_to: the epoch that this attempt has claimed; higher ones are those of who comes after.
@@ -227,8 +242,13 @@ def look(
     listed = _listed(store, expected.lineage, up_to, timeout_s)
     keys = iter(listed) if listed is not None else downward(store, expected.lineage, up_to, timeout_s)
     seen: list[Seen] = []
+    untried: list[CheckpointKey] = []
     opened: dict[CheckpointKey, Opened] = {}
-    for key in islice(keys, FALLBACKS):
+    until = clock() + LOOK_S
+    for key in keys:
+        if len(seen) >= FALLBACKS and clock() >= until:
+            untried = [key]
+            break
         result = open_checkpoint(store, key, sealing, expected)
         if isinstance(result, Rejected):
             seen.append(Seen(key, Unusable(result.kind, result.reason)))
@@ -238,7 +258,7 @@ def look(
         if not (past_done and result.manifest.is_done):
             break
     # Where names cost nothing, all of them bear witness.
-    seen += [Seen(key) for key in (listed or ())[len(seen) :]]
+    seen += [Seen(key) for key in (untried if listed is None else listed[len(seen) :])]
     return Looked(tuple(seen), opened)
 
 
@@ -303,7 +323,7 @@ def refusal(choice: Choice) -> EndstateError | None:
         case NotOurs(seen):
             return Mismatch(
                 f"No checkpoint was restored: {_told(seen)}. Nothing was changed, and nothing was run.",
-                differences=tuple(f"checkpoint {_place(one)}: {_reason(one)}" for one in seen),
+                differences=tuple(f"{one.key.in_words}: {_reason(one)}" for one in seen),
                 hint=_ANEW,
             )
         case Damaged(seen):
@@ -312,11 +332,19 @@ def refusal(choice: Choice) -> EndstateError | None:
                 "attempt did outside the workspace is done.",
                 hint=f"Look at what it left behind. {_ANEW}",
             )
+        case NotAllTried(seen):
+            tried = [one for one in seen if one.found is not None]
+            return UnknownSession(
+                f"No checkpoint was restored: {len(tried)} do not open ({_told(tried)}), and that took so long that "
+                "older ones were not tried. They are still in the store, and nothing was run.",
+                hint="Something else writes under the names of checkpoints. What does not open can be deleted there; "
+                f"then run again. {_ANEW}",
+            )
         case Newer(one):
             return NewerFormat(
-                f"Checkpoint {_place(one)} was not restored: {_reason(one)}. It is still in the store; no older one "
-                "was used in its place, and nothing was run.",
-                differences=(f"checkpoint {_place(one)}: {_reason(one)}",),
+                f"{one.key.in_words.capitalize()} was not restored: {_reason(one)}. It is still in the store; no older "
+                "one was used in its place, and nothing was run.",
+                differences=(f"{one.key.in_words}: {_reason(one)}",),
                 hint="Run again with the release that wrote it, or a newer one.",
             )
         case Gap(known, started, _):
@@ -330,12 +358,8 @@ def refusal(choice: Choice) -> EndstateError | None:
 
 def _told(seen: Sequence[Seen]) -> str:
     """The newest few, with their reasons."""
-    told = [f"{_place(one)}: {_reason(one)}" for one in seen[:3]]
+    told = [f"{one.key.in_words}: {_reason(one)}" for one in seen[:3]]
     return "; ".join(told) + (f"; and {len(seen) - 3} more" if len(seen) > 3 else "")
-
-
-def _place(seen: Seen) -> str:
-    return f"{seen.key.epoch}/{seen.key.sequence}"
 
 
 def _reason(seen: Seen) -> str:

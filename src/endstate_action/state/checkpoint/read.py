@@ -103,11 +103,11 @@ def _fetch_part(store: Store, part: Part, whole: Manifest, sealing: Key, expecte
     try:
         found = _fetch(store, key, sealing, expected, timeout_s, part.sha256)
     except _Refused as refused:
-        raise _Refused(refused.kind, f"of its part {key.epoch}/{key.sequence}: {refused}") from None
+        raise _Refused(refused.kind, f"of its part, {key.in_words}: {refused}") from None
     manifest = found.manifest
     says = (whole.about.session, part.first, part.last, part.rows_bytes)
     if (manifest.about.session, manifest.first, manifest.records, manifest.rows_bytes) != says:
-        raise _Refused("damaged", f"its part {key.epoch}/{key.sequence} has other rows than it says")
+        raise _Refused("damaged", f"its part, {key.in_words}, has other rows than it says")
     return found.rows
 
 
@@ -128,7 +128,8 @@ def _fetch(
     if is_other or manifest.about.lineage != expected.lineage:
         raise _Refused("not_ours", "it belongs to another repository or task")
     if manifest.key != name:
-        raise _Refused("misplaced", f"it says of itself to be {manifest.about.epoch}/{manifest.sequence}")
+        itself = CheckpointKey(key.lineage, manifest.about.epoch, manifest.sequence, 0)
+        raise _Refused("misplaced", f"it says of itself to be {itself.in_words}")
     if len(content) != manifest.packed_bytes + manifest.pack_bytes:
         raise _Refused("damaged", "it is shorter or longer than it says")
     rows = _unpacked(content[: manifest.packed_bytes], manifest.rows_bytes) if manifest.packed_bytes else b""
@@ -172,7 +173,7 @@ def _rows(text: bytes, manifest: Manifest) -> tuple[Row, ...]:
     try:
         rows = tuple(_row(line) for line in text.decode().split("\n")[:-1])
         records = [decode(kind, body) for _, kind, body in rows]
-        fold = Fold().then(rows)
+        fold = Fold().over((seq, record) for (seq, _, _), record in zip(rows, records, strict=True))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _Refused("damaged", f"a row of it cannot be read ({type(error).__name__})") from None
     if [seq for seq, _, _ in rows] != list(range(1, manifest.records + 1)):

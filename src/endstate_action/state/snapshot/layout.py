@@ -49,7 +49,8 @@ _SHA256 = "[extensions]\n\tobjectFormat = sha256\n"
 _MARK = "endstate-store"
 _IDENTITY = re.compile(r"[0-9a-f]{32}")
 _HEAD = b"ref: refs/heads/none\n"
-_ATTRIBUTES = b"* -text !eol -ident !filter !working-tree-encoding !crlf !diff !merge\n"
+# The last two are read by `git archive`, by which people get back what a snapshot kept.
+_ATTRIBUTES = b"* -text !eol -ident !filter !working-tree-encoding !crlf !diff !merge -export-ignore -export-subst\n"
 
 
 _READ_BY_GIT = ("HEAD", "config", "shallow", "info/attributes")

@@ -11,7 +11,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from endstate_action.errors import Interrupted
+from endstate_action.errors import InputError, Interrupted
+
+MAX_ENTRY_BYTES = 512 << 20
+"""What is longer is none of ours; its beginning is enough to find that it does not open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,12 @@ Put: TypeAlias = Stored | Exists | Denied | RateLimited | Unavailable
 
 class StoreUnreadable(Interrupted):
     """The store could not be asked, so nothing is known: which is not the same as there being nothing."""
+
+
+class StoreUnusable(StoreUnreadable):
+    """It cannot be asked as things are, however often one tries: a person must change something first."""
+
+    exit_code = InputError.exit_code
 
 
 class Store(Protocol):

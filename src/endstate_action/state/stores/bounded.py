@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from endstate_action.state.stores.base import StoreUnreadable
+from endstate_action.state.stores.base import StoreUnreadable, StoreUnusable
 
 _T = TypeVar("_T")
 
@@ -51,8 +51,13 @@ class Deadline:
         return max(self._end - time.monotonic(), 0.0)
 
 
-def unreadable(store: str, reason: str) -> StoreUnreadable:
-    """The error for a store that could not be asked."""
+def unreadable(store: str, reason: str, remedy: str = "") -> StoreUnreadable:
+    """The error for a store that could not be asked; with a remedy, for one that will not be without it."""
+    if remedy:
+        return StoreUnusable(
+            f"The store {store} cannot be read ({reason}), so nobody knows what it holds. Nothing was changed.",
+            hint=remedy,
+        )
     return StoreUnreadable(
         f"The store {store} could not be read ({reason}), so nobody knows what it holds. Nothing was changed.",
         hint="Run again once the store can be reached, or name another one with `store`.",

@@ -14,15 +14,22 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from endstate_action.errors import InputError
-from endstate_action.state.stores.base import Denied, Exists, Put, RateLimited, Stored, StoreUnreadable, Unavailable
+from endstate_action.state.stores.base import (
+    MAX_ENTRY_BYTES,
+    Denied,
+    Exists,
+    Put,
+    RateLimited,
+    Stored,
+    StoreUnreadable,
+    Unavailable,
+)
+from endstate_action.state.stores.bounded import Deadline
 from endstate_action.state.stores.cache_token import read_token
 from endstate_action.state.stores.cache_v1 import CacheV1
 from endstate_action.state.stores.cache_v2 import CacheV2
 from endstate_action.state.stores.cache_wire import MAX_KEYS, Found, Refused, Wire
-from endstate_action.state.stores.http import Client, Deadline, NoAnswer
-
-MAX_ENTRY_BYTES = 512 << 20
-"""What is longer is none of ours; its beginning is enough to find that it does not open."""
+from endstate_action.state.stores.http import Client, NoAnswer
 
 _READABLE, _WRITABLE = frozenset({"read", "write"}), frozenset({"write", "write-only"})
 _MODES = _READABLE | _WRITABLE | {"none"}
@@ -105,7 +112,7 @@ class CacheStore:
     def put(self, key: str, data: bytes, *, timeout_s: float, drop: Collection[str] = ()) -> Put:
         if self.denied is not None:
             return self.denied
-        deadline = Deadline.within(timeout_s)
+        deadline = Deadline(timeout_s)
         try:
             place = self._wire.reserve(key, len(data), deadline)
         except Refused as refused:
@@ -121,7 +128,7 @@ class CacheStore:
         return Stored(key, len(data))
 
     def get(self, key: str, *, timeout_s: float) -> bytes | None:
-        deadline = Deadline.within(timeout_s)
+        deadline = Deadline(timeout_s)
         found = self._look([key], deadline)
         if found is None or found.key != key:
             return None
@@ -133,7 +140,7 @@ class CacheStore:
         return answer.body
 
     def first(self, prefixes: Sequence[str], *, timeout_s: float) -> str | None:
-        deadline = Deadline.within(timeout_s)
+        deadline = Deadline(timeout_s)
         pages = [prefixes[start : start + MAX_KEYS] for start in range(0, len(prefixes), MAX_KEYS)]
         return next((key for page in pages if (key := self._first_of(page, deadline)) is not None), None)
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from endstate_action.state.stores.bounded import Deadline
 from endstate_action.state.stores.cache_wire import VERSION, Found, accepted, garbled, json_object, text_in
-from endstate_action.state.stores.http import Answer, Client, Deadline
+from endstate_action.state.stores.http import Answer, Client
 
 _ROUTE = "/_apis/artifactcache/"
 _ACCEPT = {"accept": "application/json;api-version=6.0-preview.1"}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from endstate_action.state.stores.bounded import Deadline
 from endstate_action.state.stores.cache_wire import (
     VERSION,
     Found,
@@ -21,7 +22,7 @@ from endstate_action.state.stores.cache_wire import (
     json_object,
     text_in,
 )
-from endstate_action.state.stores.http import Answer, Client, Deadline
+from endstate_action.state.stores.http import Answer, Client
 
 _SERVICE = "/twirp/github.actions.results.api.v1.CacheService/"
 _JSON = {"content-type": "application/json", "accept": "application/json"}

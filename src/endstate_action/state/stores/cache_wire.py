@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Protocol
 
-from endstate_action.state.stores.http import Answer, Client, Deadline, NoAnswer
+from endstate_action.state.stores.bounded import Deadline
+from endstate_action.state.stores.http import Answer, Client, NoAnswer
 
 VERSION = sha256(b"endstate-checkpoint-format-1").hexdigest()
 """Keeps our entries apart from everybody else's, and from those of another format of ours."""

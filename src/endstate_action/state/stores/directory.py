@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from endstate_action.state.keys import ROOT, is_lineage
-from endstate_action.state.stores.base import Denied, Exists, Put, Stored, Unavailable
+from endstate_action.state.stores.base import MAX_ENTRY_BYTES, Denied, Exists, Put, Stored, Unavailable
 from endstate_action.state.stores.bounded import Deadline, unreadable, within
 from endstate_action.state.stores.key_parts import highest, is_name, key, split
 from endstate_action.system import own_files
@@ -37,6 +37,7 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.ENOTSUP, e
 _NO_FILE = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO})
 # Waiting changes none of these.
 _FINAL = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.EISDIR})
+_REMEDY = "Make it a directory that is yours and writable, with all in it, or name another one by `store`: dir:PATH."
 
 
 class DirectoryStore:
@@ -124,7 +125,8 @@ class DirectoryStore:
                 if not stat.S_ISREG(found.st_mode):
                     return b""
                 _refuse_others(found, stat.S_ISREG)
-                return file.read()
+                # No object of ours is longer, and of another length it does not open.
+                return file.read(MAX_ENTRY_BYTES) if found.st_size <= MAX_ENTRY_BYTES else b""
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -147,7 +149,13 @@ class DirectoryStore:
             return []
 
     def _lineages(self) -> list[str]:
-        return [name for name in sorted(own_files.names(self._path / ROOT)) if is_lineage(name) and self._names(name)]
+        place = self._path / ROOT
+        try:
+            with own_files.directory(place):
+                pass  # what is in the way of one is no empty store
+        except FileNotFoundError:
+            return []
+        return [name for name in own_files.names(place) if is_lineage(name) and self._names(name)]
 
     @contextmanager
     def _lineage(self, lineage: str) -> Iterator[int]:
@@ -166,8 +174,12 @@ class DirectoryStore:
             return
         place = self._path / ROOT / lineage
         known = next((above for above in self._path.parents if above.exists()), self._path)
-        with own_files.directory(place, make=True):
-            pass
+        try:
+            with own_files.directory(place, make=True):
+                pass
+        except FileNotFoundError as error:
+            # What is above it is there by then, and is no place for directories.
+            raise NotADirectoryError(errno.ENOTDIR, "no directory can be made there") from error
         for folder in place.parents:
             # A directory above ours may be closed to reading; then it was there before us.
             with suppress(PermissionError):
@@ -181,14 +193,15 @@ class DirectoryStore:
         if isinstance(error, TimeoutError):
             return Unavailable(reason)
         if error.errno in _FINAL:
-            return Denied(reason, "Make the directory yours and writable, or name another one with `store: dir:PATH`.")
+            return Denied(reason, _REMEDY)
         return Unavailable(reason, is_doubtful=False)
 
     def _asked(self, timeout_s: float, question: Callable[[], _T]) -> _T:
         try:
             return within(timeout_s, question)
         except OSError as error:
-            raise unreadable(self.name, f"{self._path}: {error.strerror or error}") from error
+            remedy = _REMEDY if error.errno in _FINAL else ""
+            raise unreadable(self.name, f"{self._path}: {error.strerror or error}", remedy) from error
 
 
 def _write(at: int, name: str, data: bytes) -> float:

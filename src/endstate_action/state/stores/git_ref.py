@@ -158,7 +158,7 @@ class GitRefStore:
             with self._alone(deadline):
                 return question(deadline)
         except Failed as failed:
-            raise unreadable(self.name, failed.reason) from failed
+            raise unreadable(self.name, failed.reason, failed.remedy) from failed
 
     @contextmanager
     def _alone(self, deadline: Deadline) -> Iterator[None]:

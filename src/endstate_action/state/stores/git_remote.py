@@ -80,6 +80,11 @@ class Failed(Exception):
             return f"too many requests; try again in {self.outcome.retry_after_s:g} s"
         return self.outcome.reason
 
+    @property
+    def remedy(self) -> str:
+        """What a person can do, where nothing else helps."""
+        return self.outcome.remedy if isinstance(self.outcome, Denied) else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Remote:

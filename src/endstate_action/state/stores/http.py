@@ -13,7 +13,6 @@ import re
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, NameResolutionError, ProtocolError, ProxyError
 
 from endstate_action.errors import InputError
+from endstate_action.state.stores.bounded import Deadline
 
 DEFAULT_WAIT_S = 60.0
 """What a service means that says *later* and not when."""
@@ -67,21 +67,6 @@ class NoAnswer(Exception):
     def __init__(self, reason: str, *, may_be_applied: bool) -> None:
         super().__init__(reason)
         self.reason, self.may_be_applied = reason, may_be_applied
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """One moment for all that belongs to one task, however many requests it takes."""
-
-    at: float
-
-    @classmethod
-    def within(cls, seconds: float) -> Deadline:
-        return cls(time.monotonic() + seconds)
-
-    @property
-    def left_s(self) -> float:
-        return max(self.at - time.monotonic(), 0.0)
 
 
 class Client:
@@ -143,7 +128,7 @@ class Client:
         self, method: str, url: str, deadline: Deadline, body: bytes, headers: Mapping[str, str], limit: int
     ) -> Answer:
         def ask() -> Answer:
-            wait = urllib3.Timeout(connect=deadline.left_s + 0.001, read=deadline.left_s + 0.001)
+            wait = urllib3.Timeout(connect=deadline.left() + 0.001, read=deadline.left() + 0.001)
             with self._manager(urlsplit(url)) as manager:
                 response = manager.request(
                     method,
@@ -216,7 +201,7 @@ class _Exchange:
     def within(self, deadline: Deadline, ask: Callable[[], Answer]) -> Answer:
         thread = threading.Thread(target=self._run, args=(ask,), daemon=True, name="http")
         thread.start()
-        thread.join(deadline.left_s)
+        thread.join(deadline.left())
         with self._lock:
             self._is_over = True
             if self._socket is not None:

@@ -202,7 +202,8 @@ class ObjectStore:
         return Unavailable(reason, is_doubtful=_NOT_SENT.search(said) is None)
 
     def _unreadable(self, failed: _Failed) -> Exception:
-        return unreadable(self.name, _reason(self._outcome(failed)))
+        outcome = self._outcome(failed)
+        return unreadable(self.name, _reason(outcome), outcome.remedy if isinstance(outcome, Denied) else "")
 
 
 class _Failed(Exception):
@@ -232,7 +233,8 @@ def _opendal() -> Any:
     except ImportError as error:
         raise InputError(
             "Object stores need OpenDAL, which is not installed, so nothing was started.",
-            hint="Install endstate-action[objectstore], or use another store.",
+            hint="`pip install opendal` in the environment that endstate is in brings it, as the extra "
+            "endstate-action[objectstore] does; or use another store.",
         ) from error
     return opendal
 

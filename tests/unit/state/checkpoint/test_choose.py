@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from endstate_action.errors import EndstateError
 from endstate_action.state.checkpoint.choose import (
     FALLBACKS,
+    LOOK_S,
     AlreadyDone,
     Choice,
     Damaged,
@@ -17,6 +20,7 @@ from endstate_action.state.checkpoint.choose import (
     Newer,
     NoneFound,
     NoneOpens,
+    NotAllTried,
     NotOurs,
     Seen,
     Unusable,
@@ -29,7 +33,7 @@ from endstate_action.state.checkpoint.choose import (
     refusal,
 )
 from endstate_action.state.keys import CheckpointKey
-from endstate_action.state.stores.base import StoreUnreadable
+from endstate_action.state.stores.base import StoreUnreadable, StoreUnusable
 from tests.support.checkpoints import EXPECTED, KEY, LINEAGE, OTHER_KEY, Journal, builder
 from tests.support.memory_store import Fault, MemoryStore
 
@@ -246,7 +250,7 @@ def test_a_refusal_says_what_did_not_happen_what_is_still_true_and_what_to_do(ch
     assert "othing was run" in str(error)
     assert error.hint
     assert len(str(error)) < 400
-    assert "2/7" in str(error) or isinstance(choice, Gap | Damaged)
+    assert "heckpoint 7 of attempt 2" in str(error) or isinstance(choice, Gap | Damaged)
 
 
 # Looking
@@ -316,11 +320,59 @@ def test_with_another_key_all_are_tried_and_none_opens(kind):
     assert isinstance(choose(None, look(stored(1, 2, 3, **kind), OTHER_KEY, EXPECTED).seen, 0), NoneOpens)
 
 
-def test_no_more_are_tried_than_anybody_would_wait_for():
-    store = stored(*range(1, FALLBACKS + 5))
-    looked = look(store, OTHER_KEY, EXPECTED)
+def junk(store: MemoryStore, number: int, *, first: int = 100) -> None:
+    """As anybody can make it who can write there: the newest names, and nothing that opens."""
+    for sequence in range(first, first + number):
+        store.objects[str(key(1, sequence))] = b"junk"
+
+
+@STORES
+def test_any_number_of_names_that_do_not_open_hide_none_that_does(kind):
+    store = stored(1, 2, **kind)
+    junk(store, 5 * FALLBACKS)
+    looked = look(store, KEY, EXPECTED)
+    chosen = choose(None, looked.seen, 0)
+    assert isinstance(chosen, UseStored)
+    assert chosen.key == key(1, 2)
+    assert len(chosen.set_aside) == 5 * FALLBACKS
+
+
+@STORES
+def test_names_of_junk_bear_witness_and_so_do_those_beneath(kind):
+    store = stored(1, **kind)
+    store.objects[str(key(1, 2, 3))] = b"what became of a good one"
+    junk(store, 2 * FALLBACKS)
+    chosen = choose(None, look(store, KEY, EXPECTED).seen, 0)
+    assert isinstance(chosen, Gap)
+    assert (chosen.known, chosen.started) == (0, 3)
+
+
+@STORES
+def test_no_more_are_tried_than_anybody_would_wait_for_and_that_is_not_taken_for_all(kind):
+    store = stored(1, **kind)
+    junk(store, 2 * FALLBACKS)
+    looked = look(store, KEY, EXPECTED, clock=itertools.count(0, LOOK_S).__next__)
+    chosen = choose(None, looked.seen, 0)
     assert store.requests["get"] == FALLBACKS
-    assert len(looked.seen) == FALLBACKS + 4
+    assert isinstance(chosen, NotAllTried)
+    error = refusal(chosen)
+    assert isinstance(error, EndstateError)
+    assert error.exit_code == 12
+    assert f"{FALLBACKS} do not open" in str(error)
+    assert "older ones were not tried" in str(error)
+
+
+def test_what_is_here_is_not_gone_on_from_where_something_newer_may_be_stored_that_was_not_tried():
+    seen = [*(bad(3, n) for n in range(30, 9, -1)), unread(3, 9), unread(2, 1)]
+    assert isinstance(choose(Local(2, 10, 0), seen, 0), NotAllTried)
+    # Nothing of its own epoch is newer than a journal.
+    assert isinstance(choose(Local(3, 10, 0), seen, 0), UseLocal)
+
+
+def test_where_time_is_short_another_key_is_still_named_first():
+    looked = look(stored(*range(1, FALLBACKS + 5)), OTHER_KEY, EXPECTED, clock=itertools.count(0, LOOK_S).__next__)
+    assert isinstance(choose(None, looked.seen, 0), NoneOpens)
+    assert len(looked.seen) == FALLBACKS + 4, "all names bear witness"
 
 
 def test_where_names_can_be_listed_all_of_them_bear_witness():
@@ -360,8 +412,10 @@ def test_junk_under_our_names_is_passed_over_where_names_can_be_listed():
 def test_and_stops_everything_where_it_may_hide_what_is_newest():
     store = stored(1, lists=False)
     store.objects[f"es1/{LINEAGE}/c9zzz"] = b"x"
-    with pytest.raises(StoreUnreadable):
+    with pytest.raises(StoreUnusable, match="c9zzz") as refused:
         look(store, KEY, EXPECTED)
+    assert refused.value.exit_code == 2
+    assert "Delete that object" in refused.value.hint
 
 
 @given(

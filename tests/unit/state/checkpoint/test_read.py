@@ -127,7 +127,7 @@ def test_a_store_that_cannot_be_asked_is_no_damage():
 def test_a_lost_part_refuses_those_that_need_it_and_no_other(number):
     stored = Stored(*LONG)
     del stored.store.objects[str(stored.keys[number])]
-    assert f"part 1/{number + 1}" in rejected(stored.open(), "part_missing")
+    assert f"part, checkpoint {number + 1} of attempt 1: " in rejected(stored.open(), "part_missing")
     assert isinstance(stored.open(stored.keys[1 - number]), Opened) == (number == 1)
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from endstate_action.errors import InputError
-from endstate_action.state.stores.http import DEFAULT_WAIT_S, Answer, Client, Deadline, NoAnswer, _covers
+from endstate_action.state.stores.bounded import Deadline
+from endstate_action.state.stores.http import DEFAULT_WAIT_S, Answer, Client, NoAnswer, _covers
 from tests.support.cache_server import CacheServer
 from tests.support.raw_http import (
     Authority,
@@ -35,12 +36,12 @@ SIGNED = "/blob/1?sig=very-secret-signature"
 
 def ask(url: str, env: dict[str, str] | None = None, *, within_s: float = 10.0, body: bytes = b"") -> Answer:
     client = Client(url, TOKEN, env or {})
-    return client.call("POST", "/x", deadline=Deadline.within(within_s), body=body, headers={})
+    return client.call("POST", "/x", deadline=Deadline(within_s), body=body, headers={})
 
 
 def fetch(url: str, limit: int = 1 << 20, *, within_s: float = 10.0) -> Answer:
     client = Client(url, TOKEN, {})
-    return client.fetch("GET", url + SIGNED, deadline=Deadline.within(within_s), headers={}, limit=limit)
+    return client.fetch("GET", url + SIGNED, deadline=Deadline(within_s), headers={}, limit=limit)
 
 
 def failure(behaviour: Behaviour, *, within_s: float = 10.0, tls: Authority | None = None, size: int = 2) -> NoAnswer:
@@ -192,7 +193,7 @@ def test_the_token_goes_to_the_service_and_never_with_a_signed_address():
 def test_a_signed_address_that_leads_away_from_tls_is_not_asked(url):
     client = Client("https://127.0.0.1:9", TOKEN, {})
     with pytest.raises(NoAnswer) as raised:
-        client.fetch("GET", url, deadline=Deadline.within(5), headers={}, limit=1)
+        client.fetch("GET", url, deadline=Deadline(5), headers={}, limit=1)
     assert (raised.value.reason, raised.value.may_be_applied) == (
         "the service handed out an address that cannot be used",
         False,
@@ -377,7 +378,7 @@ def test_many_threads_may_ask_at_once():
         client = Client(server.url, TOKEN, {})
 
         def work() -> None:
-            answers.append(client.call("GET", "/x", deadline=Deadline.within(20), headers={}).status)
+            answers.append(client.call("GET", "/x", deadline=Deadline(20), headers={}).status)
 
         threads = [threading.Thread(target=work) for _ in range(16)]
         for thread in threads:

@@ -9,12 +9,13 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from endstate_action.state.keys import CheckpointKey, checkpoints_prefix
-from endstate_action.state.stores.base import Denied, Exists, Stored, StoreUnreadable, Unavailable
+from endstate_action.state.stores.base import Denied, Exists, Stored, StoreUnreadable, StoreUnusable, Unavailable
 from endstate_action.state.stores.directory import LEFTOVER_AGE_S, DirectoryStore
 from tests.support.stores import LINEAGE, no_links
 
@@ -203,6 +204,54 @@ def test_what_is_dropped_was_there_until_the_new_object_was(store, place):
     assert store.get(KEY, timeout_s=T) == b"old"
     assert store.put(OTHER, b"new", timeout_s=T, drop=[KEY, OTHER]) == Stored(OTHER, 3)
     assert store.keys(PREFIX, timeout_s=T) == [OTHER]
+
+
+@pytest.mark.parametrize("path", ["{t}/file", "{t}/file/below", "/dev/null", "/dev/null/x"])
+def test_what_is_no_directory_is_no_empty_store_and_final_at_once(tmp_path, path):
+    (tmp_path / "file").write_text("in the way")
+    store = DirectoryStore(Path(path.format(t=tmp_path)))
+
+    outcome = store.put(KEY, b"data", timeout_s=T)
+
+    assert isinstance(outcome, Denied)
+    assert "Not a directory" in outcome.reason
+    for ask in (lambda: store.get(KEY, timeout_s=T), lambda: store.keys(PREFIX, timeout_s=T), _lineages(store)):
+        with pytest.raises(StoreUnusable, match="Not a directory") as refused:
+            ask()
+        assert refused.value.exit_code == 2
+        assert refused.value.hint
+
+
+def test_what_no_checkpoint_can_be_is_not_read(store, place):
+    store.put(OTHER, b"data", timeout_s=T)
+    with (place / KEY.rpartition("/")[2]).open("wb") as planted:
+        planted.truncate(1 << 42)
+
+    assert store.get(KEY, timeout_s=T) == b""
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a place where even root makes no directory")
+def test_where_no_directory_can_be_made_nothing_is_tried_again():
+    store = DirectoryStore(Path("/proc/no/such/place"))
+
+    assert _lineages(store)() == []
+    outcome = store.put(KEY, b"data", timeout_s=T)
+
+    assert isinstance(outcome, Denied)
+    assert "no directory can be made there" in outcome.reason
+
+
+def test_a_store_that_was_taken_away_while_in_use_may_come_back(store, place, tmp_path):
+    store.put(KEY, b"data", timeout_s=T)
+    place.rename(tmp_path / "unmounted")
+
+    assert isinstance(store.put(OTHER, b"more", timeout_s=T), Unavailable)
+    (tmp_path / "unmounted").rename(place)
+    assert store.put(OTHER, b"more", timeout_s=T) == Stored(OTHER, 4)
+
+
+def _lineages(store: DirectoryStore) -> Callable[[], object]:
+    return lambda: store.lineages(timeout_s=T)
 
 
 def _fails(*_: object, **__: object) -> None:

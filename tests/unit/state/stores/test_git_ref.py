@@ -14,7 +14,14 @@ import pytest
 
 from endstate_action.errors import InputError
 from endstate_action.state.keys import CheckpointKey, checkpoints_prefix, claim_key
-from endstate_action.state.stores.base import Denied, Exists, RateLimited, Stored, StoreUnreadable, Unavailable
+from endstate_action.state.stores.base import (
+    Denied,
+    Exists,
+    RateLimited,
+    Stored,
+    StoreUnusable,
+    Unavailable,
+)
 from endstate_action.state.stores.git_ref import GitRefStore
 from tests.support.git_http import TOKEN, GitHttp
 from tests.support.stores import LINEAGE, decline, git_store
@@ -209,10 +216,11 @@ def test_a_wrong_token_is_denied_and_never_shown(server, tmp_path):
     store = git_store(server.url + "a.git", tmp_path, secret)
 
     outcome = store.put(KEY, b"data", timeout_s=T)
-    with pytest.raises(StoreUnreadable) as caught:
+    with pytest.raises(StoreUnusable) as caught:
         store.get(KEY, timeout_s=T)
 
     assert isinstance(outcome, Denied)
+    assert (caught.value.exit_code, caught.value.hint) == (2, outcome.remedy), "nobody runs that again by himself"
     assert secret not in f"{outcome}{caught.value!r}{caught.value.hint}{store.__dict__['_remote']._secrets!r}"
 
 

@@ -15,7 +15,15 @@ import pytest
 
 from endstate_action.errors import InputError
 from endstate_action.state.keys import CheckpointKey, checkpoints_prefix
-from endstate_action.state.stores.base import Denied, Exists, RateLimited, Stored, StoreUnreadable, Unavailable
+from endstate_action.state.stores.base import (
+    Denied,
+    Exists,
+    RateLimited,
+    Stored,
+    StoreUnreadable,
+    StoreUnusable,
+    Unavailable,
+)
 from endstate_action.state.stores.objectstore import ObjectStore, Service
 from tests.support.object_server import ACCESS_KEY, BUCKET, SECRET, SIGNATURE, ObjectServer
 from tests.support.stores import LINEAGE
@@ -201,6 +209,18 @@ def test_a_bucket_that_does_not_exist_is_not_an_empty_one(server, service):
     for ask in (lambda: store.get(KEY, timeout_s=T), lambda: store.first([PREFIX], timeout_s=T)):
         with pytest.raises(StoreUnreadable):
             ask()
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_credentials_that_are_refused_are_no_reason_to_try_again(server, service):
+    server.faults = dict.fromkeys(("GET", "POST"), (403, "AccessDenied"))
+    store = opened(server, service)
+
+    for ask in (lambda: store.get(KEY, timeout_s=T), lambda: store.first([PREFIX], timeout_s=T)):
+        with pytest.raises(StoreUnusable, match="403") as refused:
+            ask()
+        assert refused.value.exit_code == 2
+        assert "may write there" in refused.value.hint
 
 
 @pytest.mark.parametrize(
