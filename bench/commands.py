@@ -62,19 +62,8 @@ def _wall(argv: list[str], workspace: Path, scratch: Path) -> float:
 
 
 def modules(workspace: str, arguments: list[str]) -> list[str]:
-    """Top-level names in `sys.modules` once the command is done."""
-    import contextlib
-    import io
-    import os
-
-    os.chdir(workspace)
-    sys.argv = ["endstate", *arguments]
-    from endstate_action.cli import main
-
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        try:
-            main()
-        except SystemExit as end:
-            if end.code:
-                raise RuntimeError(f"endstate {arguments} ended with {end.code}") from end
-    return sorted({name.partition(".")[0] for name in sys.modules})
+    """Top-level names of what the command has imported."""
+    argv = [sys.executable, "-X", "importtime", "-m", "endstate_action", *arguments]
+    done = subprocess.run(argv, cwd=workspace, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True)
+    lines = (line for line in done.stderr.splitlines() if line.startswith("import time:"))
+    return sorted({line.rpartition("|")[2].strip().partition(".")[0] for line in lines})

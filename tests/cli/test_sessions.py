@@ -108,16 +108,13 @@ def test_tree_hash_ignores_the_state_directory_and_git_at_the_root_alone(workspa
     "arguments", [["--help"], ["sessions", "list"], ["tree-hash"], ["sessions", "show"], ["run", "--help"]]
 )
 def test_commands_that_call_no_model_load_no_sdk(workspace: Path, arguments: list[str]) -> None:
-    code = (
-        "import sys, atexit\n"
-        "atexit.register(lambda: print(sorted({'anthropic', 'github', 'pydantic', 'yaml', 'httpx', 'httpx2'}"
-        " & set(sys.modules)), file=sys.stderr))\n"
-        f"sys.argv = ['endstate', *{arguments!r}]\n"
-        "from endstate_action.cli import main\nmain()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=workspace, capture_output=True, text=True, check=False)
+    argv = [sys.executable, "-X", "importtime", "-m", "endstate_action", *arguments]
+    done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False)
+    lines = done.stderr.splitlines()
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines if line.startswith("import time:")}
 
-    assert done.stderr.splitlines()[-1] == "[]"
+    assert "endstate_action" in loaded
+    assert loaded.isdisjoint({"anthropic", "github", "pydantic", "yaml", "httpx", "httpx2"})
 
 
 def test_many_starts_at_once_each_get_their_session(workspace: Path) -> None:

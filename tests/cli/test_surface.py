@@ -219,6 +219,21 @@ def test_a_defect_with_json_is_one_object_too(workspace: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["sessions", "show"], 12)])
+def test_a_thread_that_is_left_behind_changes_no_exit_code(workspace: Path, arguments: list[str], code: int) -> None:
+    """Native code in it would abort a process that is taken down in order; so this one is not."""
+    program = (
+        "import atexit, os, sys\n"
+        "atexit.register(os.abort)\n"
+        f"sys.argv = ['endstate', *{arguments!r}]\n"
+        "from endstate_action.cli import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=workspace, capture_output=True, text=True, check=False)
+
+    assert done.returncode == code, done.stderr
+    assert done.stdout or done.stderr
+
+
 @pytest.mark.parametrize("arguments", [(), ("sessions",)])
 def test_a_command_that_needs_another_shows_its_help(workspace: Path, arguments: tuple[str, ...]) -> None:
     ran = endstate(workspace, *arguments)

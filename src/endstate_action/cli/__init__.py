@@ -118,7 +118,17 @@ def main() -> NoReturn:
         code = 0 if stop.code == 1 else stop.code
     except Exception as error:  # noqa: BLE001  the last door: what gets here is a defect of ours
         code = _unwritten(error) if isinstance(error, OSError) and _is_printing(error) else _defect(error, as_json)
-    sys.exit(code if isinstance(code, int) else 0)
+    _leave(code if isinstance(code, int) else 0)
+
+
+def _leave(code: int) -> NoReturn:
+    """At once: what was printed has been flushed line by line, and nothing of ours waits for the interpreter's end.
+
+    Some threads are left behind, in a store that does not answer or in the import of an SDK, and an object store has
+    threads of its own. Native code in one of them would abort a process that is taken down in order, and the exit code
+    would say something else.
+    """
+    os._exit(code)
 
 
 def _open_closed_streams() -> None:

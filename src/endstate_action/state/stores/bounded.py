@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -16,24 +15,27 @@ _T = TypeVar("_T")
 def within(timeout_s: float, work: Callable[[], _T]) -> _T:
     """What `work` returns or raises.
 
-    A network file system can hold a call for ever, so `work` has a thread of its own, which nobody joins.
+    A network file system can hold a call for ever, so `work` has a thread of its own, which is waited for no longer.
 
     Raises:
         TimeoutError: it took longer than `timeout_s`; nobody knows how far it came.
     """
-    answers: queue.SimpleQueue[tuple[_T | None, BaseException | None]] = queue.SimpleQueue()
+    answers: list[tuple[_T | None, BaseException | None]] = []
 
     def story() -> None:
         try:
-            answers.put((work(), None))
+            answers.append((work(), None))
         except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
-            answers.put((None, error))
+            answers.append((None, error))
 
-    threading.Thread(target=story, name="endstate-store", daemon=True).start()
-    try:
-        answer, error = answers.get(timeout=max(timeout_s, 0.0))
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {timeout_s:g} s") from None
+    # Until it is over, not only until there is an answer: native code that still tidies up while the interpreter goes
+    # down aborts the process.
+    thread = threading.Thread(target=story, name="endstate-store", daemon=True)
+    thread.start()
+    thread.join(max(timeout_s, 0.0))
+    if not answers:
+        raise TimeoutError(f"no answer within {timeout_s:g} s")
+    answer, error = answers[0]
     if error is not None:
         raise error
     return answer  # type: ignore[return-value]

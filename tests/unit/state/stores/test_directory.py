@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from endstate_action.state.keys import CheckpointKey, checkpoints_prefix
 from endstate_action.state.stores.base import Denied, Exists, Stored, StoreUnreadable, StoreUnusable, Unavailable
+from endstate_action.state.stores.bounded import within
 from endstate_action.state.stores.directory import LEFTOVER_AGE_S, DirectoryStore
 from tests.support.stores import LINEAGE, no_links
 
@@ -137,6 +139,7 @@ def test_a_full_disk_leaves_no_torn_object(tmp_path):
     code = f"""
 import pathlib, resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from endstate_action.state.stores.bounded import within
 from endstate_action.state.stores.directory import DirectoryStore
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 print(DirectoryStore(pathlib.Path({str(tmp_path / "store")!r})).put({KEY!r}, b"x" * 100_000, timeout_s=20))
@@ -154,6 +157,7 @@ def test_a_writer_killed_at_any_time_leaves_a_whole_object_or_none(tmp_path):
     data = b"x" * 3_000_000
     code = f"""
 import pathlib
+from endstate_action.state.stores.bounded import within
 from endstate_action.state.stores.directory import DirectoryStore
 print("now", flush=True)
 DirectoryStore(pathlib.Path({str(tmp_path / "store")!r})).put({KEY!r}, b"x" * {len(data)}, timeout_s=20)
@@ -260,3 +264,19 @@ def _fails(*_: object, **__: object) -> None:
 
 def _env() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(Path(__file__).parents[4] / "src")}
+
+
+def test_nothing_of_an_answered_request_goes_on():
+    own, let_go = threading.local(), []
+
+    class Connection:
+        def __del__(self) -> None:
+            time.sleep(0.2)
+            let_go.append(True)
+
+    def work() -> int:
+        own.connection = Connection()
+        return 1
+
+    assert within(20, work) == 1
+    assert let_go

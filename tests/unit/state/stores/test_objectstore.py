@@ -246,8 +246,10 @@ def test_the_environment_and_the_files_of_the_machine_are_not_read(server, tmp_p
         "[default]\naws_access_key_id = wrong\naws_secret_access_key = wrong\n"
     )
     code = f"""
+import os
 from endstate_action.state.stores.objectstore import ObjectStore
-print(ObjectStore("s3", {BUCKET!r}, "", {server.env("s3")!r}).put({KEY!r}, b"data", timeout_s=20))
+print(ObjectStore("s3", {BUCKET!r}, "", {server.env("s3")!r}).put({KEY!r}, b"data", timeout_s=20), flush=True)
+os._exit(0)  # as the command does: threads of OpenDAL's own may abort a process that is taken down in order
 """
     planted = {
         "HOME": str(tmp_path),
