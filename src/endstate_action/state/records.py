@@ -7,8 +7,10 @@ twice is a repeat, and with different content it is an error.
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -418,3 +420,15 @@ def decode(kind: str, text: str) -> Record:
             pass
     record: Record = cls(**body)
     return record
+
+
+@contextmanager
+def all_kept() -> Iterator[None]:
+    """While many rows are read: none of them is garbage, and to look for some costs a tenth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -57,6 +57,7 @@ from endstate_action.state.records import (
     Started,
     StartEnded,
     ToDeliver,
+    all_kept,
     decode,
     encode,
 )
@@ -826,6 +827,7 @@ def _connect_readonly(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
 
 
+@all_kept()
 def _load(db: sqlite3.Connection, path: Path) -> State:
     state: State | None = None
     # One row at a time, so that the text of a long session is never in memory beside what it says.

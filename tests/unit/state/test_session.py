@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sqlite3
 import subprocess
@@ -36,6 +37,7 @@ from endstate_action.state.records import (
     Replied,
     Started,
     StartEnded,
+    all_kept,
     decode,
     encode,
 )
@@ -648,3 +650,14 @@ def test_a_task_is_finished_by_success_alone(session: Session) -> None:
 
     session.append(Prompt("q", "more", 2, 0, 3.0))
     assert not bool(session.state.is_finished)
+
+
+def test_the_collector_is_on_again_after_rows_that_cannot_be_read():
+    def read() -> None:
+        with all_kept():
+            assert not gc.isenabled()
+            decode("note", "{")
+
+    with pytest.raises(ValueError):
+        read()
+    assert gc.isenabled()

@@ -16,7 +16,7 @@ from endstate_action.state import seal
 from endstate_action.state.checkpoint.build import Fold, Row
 from endstate_action.state.checkpoint.manifest import Manifest, NewerManifest, Part, parse
 from endstate_action.state.keys import CheckpointKey
-from endstate_action.state.records import Begun, decode
+from endstate_action.state.records import Begun, all_kept, decode
 from endstate_action.state.seal import Key, open_sealed
 from endstate_action.state.stores.base import Store
 
@@ -168,6 +168,7 @@ def _unpacked(packed: bytes, size: int) -> bytes:
     return text
 
 
+@all_kept()
 def _rows(text: bytes, manifest: Manifest) -> tuple[Row, ...]:
     """All rows, in order and each of them readable; the fold of them is what the manifest says."""
     try:
