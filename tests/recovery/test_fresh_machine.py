@@ -110,7 +110,7 @@ def lost_script(lost: LostBench) -> dict[str, object]:
     return json.loads(trial.script)  # type: ignore[no-any-return]
 
 
-FIRST_KILLS = ("after edit", "after publish", "after git_commit", "before ended")
+FIRST_KILLS = ("after edit", "after publish", "after git_commit", "after ended")
 
 
 def check_twice(lost: LostBench, name: str, first: int, step: int, **job) -> None:

@@ -7,6 +7,7 @@ skipped, and the product says `sandbox: none`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -26,9 +27,7 @@ TRIALS = 200
 SAMPLE = 5
 MOVED = 60
 MOVED_SAMPLE = 4
-CONTROLS = 12
-SECONDS = 2.2
-"""About as long as an undisturbed run takes."""
+CONTROLS = 24
 
 _COMMIT = "git -c user.name=n -c user.email=n@example.invalid commit --quiet --message"
 COMMANDS = (
@@ -72,17 +71,29 @@ def end_of(trial: Trial) -> End:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(bench: Bench, sandbox: Sandbox) -> End:
+def timed(bench: Bench, sandbox: Sandbox) -> tuple[End, float]:
+    """The end of a run that nobody disturbs, and how many seconds it takes on this machine now."""
     trial = a_trial(bench)
+    began = time.monotonic()
     assert trial.begin() == 0
-    return end_of(trial)
+    return end_of(trial), time.monotonic() - began
 
 
-def killed_at_random(trial: Trial, chance: Random) -> str:
+@pytest.fixture(scope="module")
+def undisturbed(timed: tuple[End, float]) -> End:
+    return timed[0]
+
+
+@pytest.fixture(scope="module")
+def lasts(timed: tuple[End, float]) -> float:
+    return timed[1]
+
+
+def killed_at_random(trial: Trial, chance: Random, lasts: float) -> str:
     """Up to four kills, resumes included; what happened, in words."""
     story = f"ENDSTATE_SEED={SEED}"
     for _ in range(chance.randint(1, 4)):
-        code = trial.go_on(kill_after_s=chance.uniform(0.05, SECONDS))
+        code = trial.go_on(kill_after_s=chance.uniform(0.05, lasts))
         story += f"; ended with {code} at {trial.where()}"
         assert code in (KILLED, 0), story
     assert trial.go_on() == 0, story
@@ -92,9 +103,9 @@ def killed_at_random(trial: Trial, chance: Random) -> str:
 @pytest.mark.parametrize(
     "number", [n if n < SAMPLE else pytest.param(n, marks=pytest.mark.recovery) for n in range(TRIALS)]
 )
-def test_interrupted_commands_never_happened(bench: Bench, undisturbed: End, number: int) -> None:
+def test_interrupted_commands_never_happened(bench: Bench, undisturbed: End, lasts: float, number: int) -> None:
     trial = a_trial(bench)
-    story = killed_at_random(trial, Random(f"{SEED}/rollback/{number}"))
+    story = killed_at_random(trial, Random(f"{SEED}/rollback/{number}"), lasts)
 
     state = trial.state()
     assert [f.status for f in state.finished.values()] == ["ok"] * len(COMMANDS), story
@@ -127,13 +138,13 @@ def origin(bench: Bench) -> Path:
     "number", [n if n < MOVED_SAMPLE else pytest.param(n, marks=pytest.mark.recovery) for n in range(MOVED)]
 )
 def test_on_a_fresh_machine_they_never_happened_either(
-    bench: Bench, elsewhere: Driver, origin: Path, undisturbed: End, number: int
+    bench: Bench, elsewhere: Driver, origin: Path, undisturbed: End, lasts: float, number: int
 ) -> None:
     """Killed and moved up to four times; only the journal and one pack go along."""
     trial, chance = a_trial(bench), Random(f"{SEED}/moved/{number}")
     story = f"ENDSTATE_SEED={SEED}"
     for _ in range(chance.randint(1, 4)):
-        code = trial.go_on(kill_after_s=chance.uniform(0.05, SECONDS))
+        code = trial.go_on(kill_after_s=chance.uniform(0.05, lasts))
         story += f"; ended with {code} at {trial.where()}"
         assert code in (KILLED, 0), story
         trial = move(trial, origin, elsewhere)
@@ -148,12 +159,14 @@ def test_on_a_fresh_machine_they_never_happened_either(
 
 @pytest.mark.recovery
 @pytest.mark.parametrize("control", ["run", "refuse"])
-def test_without_roll_back_most_of_the_same_trials_end_otherwise(bench: Bench, undisturbed: End, control: str) -> None:
+def test_without_roll_back_most_of_the_same_trials_end_otherwise(
+    bench: Bench, undisturbed: End, lasts: float, control: str
+) -> None:
     """Else the test above would prove nothing."""
     other = 0
     for number in range(CONTROLS):
         trial = a_trial(bench, control=control)
-        killed_at_random(trial, Random(f"{SEED}/control/{number}"))
+        killed_at_random(trial, Random(f"{SEED}/control/{number}"), lasts)
         other += end_of(trial) != undisturbed
         trial.discard()
 

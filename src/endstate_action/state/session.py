@@ -326,6 +326,8 @@ class Session:
         self._file = _identity(path)
         self._version: int | None = None
         self._broken: str | None = None
+        self._count = _Count(path)
+        self._count.set(state.records)
 
     @property
     def id(self) -> str:
@@ -345,6 +347,7 @@ class Session:
 
     def close(self) -> None:
         self._db.close()
+        self._count.close()
 
     def append(self, *records: Record | Message) -> None:
         """Record durably, then remember: all of `records` or none. There is no unrecorded state.
@@ -375,6 +378,7 @@ class Session:
             self._commit([(r.kind, encode(r)) for r in fresh])
             for record in fresh:
                 self._state.add(record)
+            self._count.set(self._state.records)
 
     def check(self) -> None:
         """Confirm that the database file is still the one that was opened.
@@ -455,6 +459,45 @@ class Session:
         )
 
 
+class _Count:
+    """How many records were written, in a file beside the database.
+
+    SQLite takes a write-ahead log that is cut, damaged or gone for one that ends there, so a shorter history would be
+    read without a word, and what is behind it done again. This is written after the record and is not synced: a kill
+    leaves it as it is or one too low, and a power cut perhaps lower, but nothing makes it higher than what there was.
+    """
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self._file: int | None = None
+        with suppress(OSError):
+            self._file = os.open(_count_file(path), flags, 0o600)
+
+    def set(self, records: int) -> None:
+        if self._file is not None:
+            # A record that stands is no less recorded where this cannot be noted.
+            with suppress(OSError):
+                os.pwrite(self._file, b"%020d\n" % records, 0)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _count_file(path: Path) -> Path:
+    return path.with_name(path.name + "-rows")
+
+
+def _counted(path: Path) -> int:
+    """What a `_Count` has noted; 0 where it can say nothing."""
+    try:
+        with open(os.open(_count_file(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            return int(file.read(32))
+    except (OSError, ValueError):
+        return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A session as `SessionStore.all` sees it; `problem` says why it cannot be read, if it cannot."""
@@ -501,6 +544,7 @@ class SessionStore:
             with self._made([(1, begun.kind, encode(begun))]) as made:
                 if path.exists():
                     raise InputError(f"Session {name} exists already; nothing was begun.")
+                _delete(path)  # what a killed removal has left of another one under this name
                 made.replace(path)
             sync_directory(self.directory)
         except sqlite3.Error as error:
@@ -724,7 +768,7 @@ class SessionStore:
 
 def _delete(path: Path) -> None:
     """A database and what belongs to it, itself first: without its WAL it would be a shorter history."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
+    for suffix in ("", "-wal", "-shm", "-journal", "-rows"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
@@ -830,6 +874,8 @@ def _connect_readonly(path: Path) -> sqlite3.Connection:
 @all_kept()
 def _load(db: sqlite3.Connection, path: Path) -> State:
     state: State | None = None
+    # Before the rows are looked at: beside a writer there may be more of them by then, and never fewer.
+    written = _counted(path)
     # One row at a time, so that the text of a long session is never in memory beside what it says.
     rows = db.execute("SELECT seq, kind, body FROM journal ORDER BY seq")
     for expected, (seq, kind, body) in enumerate(rows, start=1):
@@ -848,6 +894,8 @@ def _load(db: sqlite3.Connection, path: Path) -> State:
         state.add(record)
     if state is None:
         _damaged(path, "it has no records")
+    if state.records < written:
+        _damaged(path, f"{written} records were written and {state.records} are left, since its log was cut or damaged")
     return state
 
 
@@ -897,7 +945,7 @@ def migrate(path: Path, migrations: Mapping[int, Callable[[sqlite3.Connection], 
                     target.execute("COMMIT")
                 target.execute("PRAGMA journal_mode=delete")
                 _load(target, path)
-        for suffix in ("-wal", "-shm"):
+        for suffix in ("-wal", "-shm", "-rows"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         copy.replace(path)
         sync_directory(path.parent)

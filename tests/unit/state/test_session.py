@@ -7,7 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -661,3 +661,68 @@ def test_the_collector_is_on_again_after_rows_that_cannot_be_read():
     with pytest.raises(ValueError):
         read()
     assert gc.isenabled()
+
+
+def _as_a_kill_leaves_it(store: SessionStore, damage: Callable[[Path], None]) -> SessionStore:
+    """The files of an open session, its log not yet taken over into the database, and then damaged."""
+    copy = store.directory.parent / "copy"
+    copy.mkdir()
+    for source in store.directory.iterdir():
+        (copy / source.name).write_bytes(source.read_bytes())
+    (shared,), (log,) = copy.glob("*.db-shm"), copy.glob("*.db-wal")
+    shared.unlink()
+    assert log.stat().st_size > 10_000
+    damage(log)
+    return SessionStore(copy)
+
+
+def _flip(log: Path) -> None:
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 1
+    log.write_bytes(content)
+
+
+def _cut(log: Path) -> None:
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("damage", [_flip, _cut, Path.unlink])
+def test_a_log_that_is_damaged_cut_or_gone_is_never_a_shorter_history(
+    store: SessionStore, session: Session, damage: Callable[[Path], None]
+) -> None:
+    """SQLite takes it for one that ends there; what is behind would be done again."""
+    for epoch in range(1, 10):
+        session.append(an_attempt(epoch))
+    left = _as_a_kill_leaves_it(store, damage)
+
+    with pytest.raises(SessionDamaged, match=r"10 records were written and [0-9] are left"):
+        left.read(session.id)
+    with pytest.raises(SessionDamaged, match="nothing was run"):
+        left.open(session.id)
+    assert next(left.rows(session.id))[1] == "begun"
+    # Another history, from elsewhere, takes its place.
+    left.adopt(session.id, store.journal(session.id)[:3])
+    with left.open(session.id) as again:
+        assert again.state.records == 3
+
+
+def test_a_count_that_cannot_be_read_or_is_too_low_stops_nothing(store: SessionStore, session: Session) -> None:
+    """As a power cut leaves it, or an earlier release that kept none."""
+    session.append(an_attempt())
+    session.close()
+    count = store.directory / f"{session.id}.db-rows"
+    for content in (b"", b"no number", b"%020d\n" % 1):
+        count.write_bytes(content)
+        assert store.read(session.id).records == 2
+    count.unlink()
+    with store.open(session.id) as again:
+        again.append(an_attempt(2))
+    assert int(count.read_bytes()) == 3
+
+
+def test_what_a_killed_removal_left_says_nothing_of_a_new_session(store: SessionStore) -> None:
+    store.directory.mkdir()
+    (store.directory / "aaaaaaaaaaaa.db-rows").write_bytes(b"%020d\n" % 40)
+    with store.create(session="aaaaaaaaaaaa") as session:
+        assert session.state.records == 1
