@@ -9,6 +9,8 @@ from __future__ import annotations
 from tests.mutants import checkpoints, github, leaving, packaging, step, stores, watching
 from tests.mutants.row import Mutant as Mutant
 
+_GIT_STATE = "tests/unit/state/snapshot/test_git_state.py"
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="blank-result",
@@ -521,6 +523,22 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(
             "tests/recovery/test_kill_matrix.py::test_an_effect_that_is_there_after_a_kill_is_adopted_and_not_repeated",
         ),
+    ),
+    Mutant(
+        name="shallow-of-the-place",
+        guard="Where a checkout's history ends is not carried to another machine",
+        file="src/endstate_action/state/snapshot/git_files.py",
+        old="return len(parts) > 1",
+        new="return True",
+        tests=(f"{_GIT_STATE}::test_a_state_moves_between_a_whole_checkout_and_one_without_its_history",),
+    ),
+    Mutant(
+        name="shallow-put-back",
+        guard="A checkout without its history that gets another base, or lost its note, still knows where it ends",
+        file="src/endstate_action/state/snapshot/git_restore.py",
+        old="if not known or cut <= here:",
+        new="if True:",
+        tests=(f"{_GIT_STATE}::test_a_call_that_removes_the_note_of_where_history_ends_breaks_nothing",),
     ),
     Mutant(
         name="count-of-records",

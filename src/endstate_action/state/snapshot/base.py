@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from endstate_action.errors import StateError
-from endstate_action.state.snapshot import store_files
+from endstate_action.state.snapshot import git_files, store_files
 from endstate_action.state.snapshot.refusals import writing
 from endstate_action.system import own_files
 from endstate_action.system.git_call import GitError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from endstate_action.state.snapshot.objects import ObjectStore
 
 _TREE, _GITLINK = 0o40000, 0o160000
+_COMMIT = re.compile(r"\b(?:[0-9a-f]{64}|[0-9a-f]{40})\b")
 
 
 def import_base(store: ObjectStore, repository_git_dir: Path, commit: str) -> None:
@@ -33,7 +34,10 @@ def import_base(store: ObjectStore, repository_git_dir: Path, commit: str) -> No
     if mark.exists():
         return
     _forget_parents(store, commit)
-    said = _pack(store, _common_dir(repository_git_dir) / "objects", commit)
+    common = _common_dir(repository_git_dir)
+    with writing("The base commit was not noted"):
+        store_files.put(_ends_file(store), "".join(f"{name}\n" for name in sorted(ends_in(common))).encode())
+    said = _pack(store, common / "objects", commit)
     if said or store.missing([commit]):
         raise StateError(
             f"The base commit {commit[:12]} was not copied: {said or 'the repository does not have it.'} "
@@ -57,6 +61,21 @@ def is_whole(store: ObjectStore, commit: str) -> bool:
         return own_files.get(_mark(store, commit)) == b"whole\n"
     except OSError:
         return False
+
+
+def ends_in(common_dir: Path) -> set[str]:
+    """The commits of which a repository knows that it does not have what came before (it is shallow)."""
+    found = git_files.read(common_dir, "shallow")
+    return set(_COMMIT.findall(found.data.decode("ascii", "replace"))) if found and found.kind != "link" else set()
+
+
+def ends_at_first(store: ObjectStore) -> set[str]:
+    """Those that the project's repository had when its base was copied: what a call removes can be put back."""
+    return set(store_files.text_of(_ends_file(store)).split())
+
+
+def _ends_file(store: ObjectStore) -> Path:
+    return store.path / "given" / "shallow"
 
 
 def content_of(store: ObjectStore, commit: str) -> Iterator[str]:

@@ -72,6 +72,9 @@ def is_state(path: str) -> bool:
             return not any(map(_is_excluded, parts[1 : _refs_at(parts)]))
         case "worktrees":
             return len(parts) < 3 or not _is_excluded(parts[2])
+        case "shallow":
+            # Where this checkout's history ends is so on this machine alone, and git's own objects decide it.
+            return len(parts) > 1
         case first:
             return not _is_excluded(first)
 

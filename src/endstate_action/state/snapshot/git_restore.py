@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from endstate_action.errors import NotRestored
 from endstate_action.state.snapshot import git_files
+from endstate_action.state.snapshot.base import ends_at_first, ends_in
 from endstate_action.state.snapshot.git_exchange import Exchange
 from endstate_action.state.snapshot.git_files import Small
 from endstate_action.state.snapshot.git_listing import Item, Listing
@@ -117,15 +118,27 @@ class Restoring:
             border = self.exchange.border(listed, base)
             gone = self.exchange.absent(objects, ids.union(*border.values()))
             absent |= gone & ids
-            cut = {name for name, parents in border.items() if parents & gone} - self._shallow(store)
+            cut = {name for name, parents in border.items() if parents & gone}
+            if store:
+                known = self.listing.files.get(f"{store}/shallow")
+                cut -= set(known.ids if known else ())
+            else:
+                cut -= self._end_at(cut)
             said += [f"What came before the commit {name} is not here any more; fetch it." for name in sorted(cut)]
         return said, absent
 
-    def _shallow(self, store: str) -> set[str]:
-        """The commits of which the repository knows that it does not have what came before."""
-        here = git_files.read(self.place.common, "shallow") if not store else None
-        known = self.listing.files.get(f"{store}/shallow".lstrip("/"))
-        return set(known.ids if known else ()) | set(here.data.decode("ascii", "replace").split() if here else ())
+    def _end_at(self, cut: set[str]) -> set[str]:
+        """Commits where history ends as the repository knows; of a checkout without its history, those as well.
+
+        It may have another commit than the one on which the session began, or have lost its note of where it ends.
+        """
+        here = ends_in(self.place.common)
+        known = here | ends_at_first(self.exchange.graph.store)
+        if not known or cut <= here:
+            return known
+        ends = "".join(f"{name}\n" for name in sorted(known | cut))
+        git_files.put(self.place.common, "shallow", Small("file", ends.encode()))
+        return known | cut
 
     def _restore_branch(self, branch: dict[str, Small | None]) -> list[str]:
         common = self.place.common

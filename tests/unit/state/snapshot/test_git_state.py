@@ -353,6 +353,7 @@ def test_neither_configuration_nor_hooks_are_captured_or_touched(git_repo, repo,
         *[("config", False), ("config.lock", False), ("hooks/x", False), ("objects/ab/cd", False), ("", False)],
         *[("worktrees/config/HEAD", True), ("worktrees/w/config.worktree", False), ("a/../config", False)],
         *[("modules/a/b/HEAD", True), ("modules/a/b/config", False), ("modules/a/hooks/x", False), ("/HEAD", False)],
+        *[("shallow", False), ("modules/a/shallow", True)],
         *[("modules/a/refs/heads/config", True), ("modules/a/b/objects/x", False), ("refs/./x", False)],
     ],
 )
@@ -707,6 +708,77 @@ def test_a_depth_one_checkout_is_enough(git_repo, tmp_path):
     loses_objects_and_refs(repo)
     shutil.rmtree(repo.path / ".git/logs")
     returns(kept, before, tree)
+
+
+def _shallow(upstream: Repo, place: Path) -> Repo:
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{upstream.path}", str(place)], check=True)
+    return Repo(place)
+
+
+def _is_sound(repo: Repo) -> None:
+    repo.git("fsck", "--full")
+    repo.git("rev-list", "--all", "--objects")
+    repo.git("gc", "-q")
+
+
+@pytest.mark.parametrize("depths", [("0", "1"), ("1", "0")])
+def test_a_state_moves_between_a_whole_checkout_and_one_without_its_history(git_repo, tmp_path, depths):
+    """Where history ends is so on one machine alone: the other keeps what it has."""
+    upstream = git_repo(FILES, name="upstream")
+    upstream.commit({"a/x.txt": "two\n"})
+
+    def cloned(name: str, depth: str) -> Repo:
+        if depth == "1":
+            return _shallow(upstream, tmp_path / name)
+        subprocess.run(["git", "clone", "-q", f"file://{upstream.path}", str(tmp_path / name)], check=True)
+        return Repo(tmp_path / name)
+
+    first, then = (cloned(name, depth) for name, depth in zip(("first", "then"), depths, strict=True))
+    kept = keep(first, tmp_path / "store")
+    kept.state.capture()
+    mine = first.commit({"mine.txt": "mine\n"})
+    tree, _ = kept.state.capture()
+    length = then.git("rev-list", "--count", "HEAD")
+    shutil.rmtree(first.path)
+    then.path.rename(first.path)
+    kept.again()
+    assert kept.state.restore(tree) == ()
+    assert first.git("rev-parse", "HEAD") == mine
+    assert int(first.git("rev-list", "--count", "HEAD")) == int(length) + 1
+    assert kept.state.capture()[0] == tree
+    _is_sound(first)
+
+
+def test_a_checkout_of_a_later_commit_gets_the_base_without_its_history(git_repo, tmp_path):
+    upstream = git_repo(FILES, name="upstream")
+    upstream.commit({"a/x.txt": "two\n"})
+    first = _shallow(upstream, tmp_path / "first")
+    kept = keep(first, tmp_path / "store")
+    kept.state.capture()
+    mine = first.commit({"mine.txt": "mine\n"})
+    tree, _ = kept.state.capture()
+    upstream.commit({"a/x.txt": "three\n"})
+    shutil.rmtree(first.path)
+    _shallow(upstream, first.path)
+    kept.again()
+    assert kept.state.restore(tree) == ()
+    assert first.git("rev-parse", "HEAD") == mine
+    assert first.git("log", "--format=%H").split() == [mine, kept.base]
+    _is_sound(first)
+
+
+@pytest.mark.parametrize("lost", ["shallow", ""])
+def test_a_call_that_removes_the_note_of_where_history_ends_breaks_nothing(git_repo, tmp_path, lost):
+    upstream = git_repo(FILES, name="upstream")
+    upstream.commit({"a/x.txt": "two\n"})
+    repo = _shallow(upstream, tmp_path / "clone")
+    kept = keep(repo, tmp_path / "store")
+    repo.commit({"mine.txt": "mine\n"})
+    tree, _ = kept.state.capture()
+    wipe(repo.path / ".git" / lost)
+    assert kept.state.restore(tree) == ()
+    assert repo.git("rev-list", "--count", "HEAD") == "2"
+    _is_sound(repo)
 
 
 def test_a_sha256_repository_is_kept_as_well(tmp_path):
