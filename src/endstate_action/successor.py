@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from endstate_action.durable import Depot, Line, NoDepot
@@ -170,7 +170,8 @@ class Successor:
 
     def _looked(self, session: str | None, epoch: int, witness: int) -> tuple[Looked, Choice]:
         looked = look(self.depot.store, self.depot.sealing, self.depot.expected(self.line), up_to=epoch)
-        return looked, choose(self._local(session), looked.seen, witness)
+        local = _beside(self._local(session), looked, self.sessions, session)
+        return looked, choose(local, looked.seen, witness)
 
     def _brought(self, chosen: Choice, looked: Looked, effects_before: int, local: str | None) -> Found:
         match chosen:
@@ -241,7 +242,8 @@ class Stored:
 def inspect(depot: Depot, line: Line, sessions: SessionStore, *, half_restored: bool = False) -> Stored:
     """Raises: StoreUnreadable."""
     looked = look(depot.store, depot.sealing, depot.expected(line))
-    local = None if half_restored else local_state(sessions, line.lineage)
+    here = None if half_restored else local_state(sessions, line.lineage)
+    local = _beside(here, looked, sessions, line.lineage)
     entries = tuple(
         (seen, looked.opened[seen.key].manifest if seen.key in looked.opened else None) for seen in looked.seen
     )
@@ -261,6 +263,20 @@ def local_state(sessions: SessionStore, session: str) -> Local | None:
     except (UnknownSession, StateError):
         return None
     return Local(state.epoch, state.records, effects_started(state))
+
+
+def _beside(local: Local | None, looked: Looked, sessions: SessionStore, session: str | None) -> Local | None:
+    """The session on this machine, as it compares with what is stored.
+
+    An attempt that only told or delivered a result has left a checkpoint of its own number and no record of itself.
+    What that holds is here, and as new as here: to restore it would replace what somebody has done since.
+    """
+    newest = max((seen.key for seen in looked.seen), default=None)
+    opened = looked.opened.get(newest) if newest else None
+    if local is None or session is None or newest is None or opened is None or not opened.rows:
+        return local
+    is_here = tuple(sessions.journal(session)[: len(opened.rows)]) == opened.rows
+    return replace(local, epoch=max(local.epoch, newest.epoch)) if is_here else local
 
 
 def find_session(

@@ -278,6 +278,19 @@ def test_looking_changes_nothing(place: Place) -> None:
     assert shown[0]["checkpoints"][0]["key"].endswith(newest.name)
 
 
+def test_a_dry_run_ends_as_a_resume_would(place: Place) -> None:
+    begun = place.run("do it")
+    assert begun.code == 0, begun.err
+    for checkpoint in place.checkpoints():
+        checkpoint.unlink()
+    folder = place.store / "es1" / place.session()
+    place.clone()
+    asked = ("--session", folder.name)
+    assert (place.ask("restore", "--dry-run", *asked).code, place.run("--resume", *asked).code) == (12, 12)
+    (folder / "e9999").write_bytes(b"{}")
+    assert (place.ask("restore", "--dry-run", *asked).code, place.run("--resume", *asked).code) == (2, 2)
+
+
 def test_a_restore_that_is_no_dry_run_points_to_resume(place: Place) -> None:
     place.killed()
     ran = place.ask("restore")

@@ -6,6 +6,16 @@ from tests.mutants.row import Mutant
 
 ROWS: tuple[Mutant, ...] = (
     Mutant(
+        name="stored-is-here",
+        guard="What is stored and is all here is not restored over what somebody has done since",
+        file="src/endstate_action/successor.py",
+        old="return replace(local, epoch=max(local.epoch, newest.epoch)) if is_here else local",
+        new="return local",
+        tests=(
+            "tests/unit/test_successor.py::test_what_is_stored_and_all_here_is_not_restored_whichever_attempt_stored_it",
+        ),
+    ),
+    Mutant(
         name="seal-binds-name",
         guard="Sealed bytes open under the name they were stored under and no other",
         file="src/endstate_action/state/seal.py",

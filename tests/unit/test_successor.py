@@ -14,7 +14,7 @@ from endstate_action.state.checkpoint.build import Builder
 from endstate_action.state.checkpoint.choose import UseLocal, UseStored
 from endstate_action.state.checkpoint.manifest import About
 from endstate_action.state.keys import claim_key
-from endstate_action.state.records import Attempt, Ended, Prompt
+from endstate_action.state.records import Attempt, Ended, Note, Prompt
 from endstate_action.state.session import Session, SessionStore
 from endstate_action.state.stores.base import StoreUnreadable, StoreUnusable
 from endstate_action.state.uploader import EAGER
@@ -140,6 +140,26 @@ def test_looking_tells_which_side_is_newer(sessions: SessionStore, elsewhere: Se
         half = inspect(depot(store), Line(SESSION), sessions, half_restored=True)
         assert isinstance(half.choice, UseStored), "a half-restored machine has nothing to go on from"
     assert seen.epoch == 1
+
+
+def test_what_is_stored_and_all_here_is_not_restored_whichever_attempt_stored_it(
+    sessions: SessionStore, elsewhere: SessionStore
+):
+    """An attempt that only tells or delivers a result records nothing, and has a number all the same."""
+    store = MemoryStore()
+    with begun(sessions, SESSION) as session:
+        rows = sessions.journal(SESSION)
+        ship(store, sessions, SESSION, epoch=2)
+        session.append(Note("n", "and more", 0))
+        seen = inspect(depot(store), Line(SESSION), sessions)
+        assert isinstance(seen.choice, UseLocal)
+    # A journal that went on elsewhere is newer for all that.
+    elsewhere.directory.mkdir()
+    elsewhere.adopt(SESSION, rows)
+    with elsewhere.open(SESSION) as other:
+        other.append(Note("n", "something else", 0))
+        ship(store, elsewhere, SESSION, epoch=2)
+    assert isinstance(inspect(depot(store), Line(SESSION), sessions).choice, UseStored)
 
 
 def test_what_cannot_be_read_here_is_nothing_to_go_on_from(sessions: SessionStore):

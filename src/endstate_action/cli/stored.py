@@ -47,8 +47,6 @@ def restore(
 
     Exit code 0 if it would go on, else that of the refusal.
     """
-    from endstate_action.state.checkpoint.choose import refusal
-
     if not dry_run:
         raise InputError(
             "Nothing was restored: a restore is part of a resume, which also claims its number and settles.",
@@ -56,7 +54,22 @@ def restore(
         )
     found = _stored(session, store, working_directory, state_dir, newest=True)
     _show_stored(found, as_json)
-    error = refusal(found[0].choice) if found else None
+    return max((_exit_code(one) for one in found), default=0)
+
+
+def _exit_code(stored: Stored) -> int:
+    """Of a resume here and now, as far as its beginning tells."""
+    from endstate_action.errors import UnknownSession
+    from endstate_action.state.checkpoint.choose import NoneFound, refusal
+    from endstate_action.state.keys import MAX_EPOCH
+    from endstate_action.state.stores.base import StoreUnusable
+
+    if stored.epoch == MAX_EPOCH:
+        _say(f"The store has a claim of attempt {MAX_EPOCH}, and there is no higher number: a resume is refused.")
+        return StoreUnusable.exit_code
+    if isinstance(stored.choice, NoneFound):
+        return UnknownSession.exit_code
+    error = refusal(stored.choice)
     return error.exit_code if error else 0
 
 
