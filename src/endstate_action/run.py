@@ -714,7 +714,8 @@ class _Story:
         except GitError:
             return None
         changed = (path for path, digest in found.items() if at_start.get(path) != digest)
-        return sorted(path for path in changed if kind(self.workspace, parse(path)) != "directory")
+        # A nested repository is no file; a directory that took a file's place is told by that file.
+        return sorted(path for path in changed if kind(self.workspace, parse(path) + b"/.git") == "absent")
 
     def _commit(self, state: State) -> str | None:
         """The last commit that the agent's own tool made."""

@@ -251,8 +251,8 @@ ROWS: tuple[Mutant, ...] = (
         name="changed-files-are-files",
         guard="No directory is among the changed files",
         file="src/endstate_action/agent/observe.py",
-        old="if entry is None or entry.kind is not Kind.DIRECTORY]",
-        new="]",
+        old="return entry is not None and entry.kind is not Kind.DIRECTORY",
+        new="return entry is not None",
         tests=("tests/unit/agent/test_observe.py::test_changed_files_are_files",),
     ),
     Mutant(

@@ -17,7 +17,7 @@ from endstate_action.errors import SnapshotDamaged
 from endstate_action.state.records import Observed
 from endstate_action.state.session import State
 from endstate_action.state.snapshot import Restored, Snapshot
-from endstate_action.system.tree import Change, Kind, Scan, StatCache, diff, display, scan
+from endstate_action.system.tree import Change, Entry, Kind, Scan, StatCache, diff, display, scan
 
 NAMED_AT_MOST = 20
 
@@ -177,8 +177,11 @@ def changed_since(baseline: Path, seen: Seen) -> list[str] | None:
         return None
     changes = diff(before, seen.scan)
     was, now = (found.entries if changes else {} for found in (before, seen.scan))
-    entries = {c.path: now.get(c.path) or was.get(c.path) for c in changes}
-    return [display(path) for path, entry in entries.items() if entry is None or entry.kind is not Kind.DIRECTORY]
+
+    def is_file(entry: Entry | None) -> bool:
+        return entry is not None and entry.kind is not Kind.DIRECTORY
+
+    return [display(c.path) for c in changes if is_file(was.get(c.path)) or is_file(now.get(c.path))]
 
 
 def keep_baseline(baseline: Path, seen: Seen) -> None:
