@@ -46,7 +46,7 @@ OUTPUTS = {
     "reason": "why it stopped; empty on success, or `finished before` where there was nothing to do",
     "session-id": "12 hex digits",
     "attempt": "its number: higher than that of every earlier attempt of this session",
-    "resumed": "whether this was not the first",
+    "resumed": "whether an earlier attempt was continued",
     "restored-from": "the name of the checkpoint that was restored; null where none was",
     "durability": "the store that has the newest checkpoint: `cache`, `dir`, `git-ref`, `s3`, `gs` or `az`; or `none`",
     "sandbox": "what shell calls ran in: `isolated`, `isolated-no-boundary`, `networked` or `none`",

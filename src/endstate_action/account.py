@@ -48,6 +48,8 @@ class Around:
     commits: tuple[told.Commit, ...] = ()
     uncommitted: told.Uncommitted | None = None
     head_moved_to: str | None = None
+    changed: tuple[told.ChangedFile, ...] | None = None
+    """What is known of it without git, where nothing could be published."""
     notes: tuple[str, ...] = ()
     epoch: int | None = None
     """The number of the attempt that announces."""
@@ -79,7 +81,7 @@ def account(state: State, around: Around) -> told.Evidence:
             excluded=around.excluded,
             left_out=tuple(told.LeftOut(path=p, reason=r) for p, r in published.left_out.items()) if published else (),
         ),
-        changed_files=None if published is None else tuple(map(_changed, published.changed)),
+        changed_files=around.changed if published is None else tuple(map(_changed, published.changed)),
         commits=around.commits,
         uncommitted=around.uncommitted,
         head_moved_to=around.head_moved_to,

@@ -59,8 +59,8 @@ from endstate_action.ci.trust import (
     skipped,
     with_pull_request,
 )
-from endstate_action.ci.workflow import Log, RunnerFiles, Value
-from endstate_action.config import Settings, parse_choice, parse_settings
+from endstate_action.ci.workflow import Log, RunnerFiles, Value, as_inputs
+from endstate_action.config import Settings, parse_choice, parse_repository_path, parse_settings
 from endstate_action.deliver import Announced, Delivery, Place, Result
 from endstate_action.durable import Line
 from endstate_action.errors import EndstateError, InputError, Interrupted, StateError, Superseded
@@ -88,6 +88,7 @@ RUN_INPUTS = (
 SIGN_OF_LIFE_S = 60.0
 LAST_WORD_S = 2.0
 """So long a comment may take to say that its run was cut short; a runner that goes away gives ten seconds in all."""
+_TRUSTED_FILES = ("prompt-file", "instructions", "config-file")
 _DEFAULTS = {"max-cost-usd": "5.00", "config-file": ".github/endstate.yml", "provider": "anthropic"}
 _COMMENTS: tuple[tuple[CommentKind, str], ...] = (
     ("comment", "issues/{}/comments"),
@@ -114,6 +115,10 @@ class Inputs:
         """Raises: InputError: naming the input, what was given and what is allowed."""
         names = (*RUN_INPUTS, *OWN_INPUTS)
         values = {n: environ.get(f"INPUT_{n.upper().replace('-', '_')}", "") for n in names}
+        parse_choice("provider", values["provider"] or "anthropic", ("anthropic",))
+        for name in _TRUSTED_FILES:
+            if values[name]:
+                parse_repository_path(name, values[name])
         return cls(
             values,
             parse_choice("resume", values["resume"] or "auto", ("auto", "required", "never")),
@@ -192,7 +197,7 @@ class Step:
 
     def _failed(self, error: EndstateError) -> int:
         row = ending(error.exit_code)
-        message = self.secrets.redact(f"{error} {error.hint}".strip())
+        message = self.secrets.redact(_as_inputs(f"{error} {error.hint}".strip()))
         self.log.annotate("error", message, f"endstate: {row.conclusion}")
         if foreign := self.files.undo_foreign():
             self.tell_foreign(foreign)
@@ -246,15 +251,15 @@ class Step:
         event = read_event(self.environ)
         if reason := skipped(event, rules) if event.run.attempt == 1 else None:
             raise _Skip(reason.reason)
-        self._need_key(settings)
+        self._need_key()
         github = self.github(event, inputs)
         event = self._with_pull_request(event, github)
         line = lineage(event, inputs.values)
         asked = _Asked(self, inputs, settings, rules, event, github, line, workspace)
         return asked.run()
 
-    def _need_key(self, settings: Settings) -> None:
-        if settings.provider in (None, "anthropic") and not self.environ.get("ANTHROPIC_API_KEY"):
+    def _need_key(self) -> None:
+        if not self.environ.get("ANTHROPIC_API_KEY", "").strip():
             raise InputError(
                 "anthropic-api-key is empty, so nothing was run and nothing was spent.",
                 hint="Give it a secret: `anthropic-api-key: ${{ secrets.ANTHROPIC_API_KEY }}`.",
@@ -342,7 +347,7 @@ class _Asked:
                 step.environ,
                 step.provider,
                 self._on_event,
-                step.log.say,
+                lambda text: step.log.say(_as_inputs(text)),
                 tools=self._offered,
                 process=lambda: {**identity(), "run_attempt": event.run.attempt},
                 finish=self._finish,
@@ -356,7 +361,7 @@ class _Asked:
                 report = attend(self.settings, errand, ports)
             except EndstateError as error:
                 if self.working and not isinstance(error, Superseded):
-                    self.working.end(ending(error.exit_code).conclusion, str(error))
+                    self.working.end(ending(error.exit_code).conclusion, _as_inputs(str(error)))
                 raise
             finally:
                 if self.working:
@@ -519,8 +524,15 @@ class _Asked:
                 "commit: pr-head needs a pull request, and this event has none. Nothing was run.",
                 hint="Set commit to branch, by a variable or in the workflow file.",
             )
+        if head.is_fork:
+            raise InputError(
+                "commit: pr-head pushes to the head of the pull request, and that is a branch of a fork, which the "
+                "job's token cannot push to. Nothing was run and nothing was spent.",
+                hint="Set commit to branch, for a branch of this repository, or to none, for a patch: by a variable, "
+                "or in the workflow file for a new run.",
+            )
         there = self.base or self.head
-        if there != head.head_sha or head.is_fork:
+        if there != head.head_sha:
             raise InputError(
                 f"commit: pr-head needs the head of the pull request checked out ({head.head_sha[:12]}), and here is "
                 f"{(there or 'nothing')[:12]}. Nothing was run and nothing was spent.",
@@ -573,6 +585,8 @@ class _Asked:
                 self._departed(event)
             case AttemptBegan():
                 self.began = event
+                if not event.resumed:
+                    self.restored = None  # what was restored was put back, and a new session begins
                 limits = self.settings.limits
                 began = f"resumed, attempt {event.epoch}" if event.resumed else f"attempt {event.epoch}"
                 self.step.begin_log(
@@ -608,7 +622,7 @@ class _Asked:
             if event.is_first:
                 self.step.log.say(f"checkpoints: {event.store}, the first one is stored")
         elif event.problem:
-            remedy = f" {event.problem.remedy}" if event.problem.remedy else ""
+            remedy = f" {_as_inputs(event.problem.remedy)}" if event.problem.remedy else ""
             self.step.log.annotate(
                 "warning",
                 f"No checkpoint leaves this machine, since {event.problem.reason}: if it is lost, so is the run."
@@ -652,7 +666,7 @@ class _Asked:
         )
         delivery = Delivery(
             session, place, finishing.workplace.repository, self.step.environ, finishing.secrets, finishing.shipper,
-            around, self._folder(session.id),
+            around, self._folder(session.id), finishing.workplace.state.baseline(session.id),
         )  # fmt: skip
         conclusion = "success" if result.succeeded else "stopped"
         announced = delivery.announce(Result(conclusion, result.reason, result.final_message))  # type: ignore[arg-type]
@@ -666,7 +680,8 @@ class _Asked:
                 "endstate",
             )
         outputs, word = self._outputs(announced), None
-        if result.succeeded and not announced.problems:
+        # Where git could not tell what was changed, a re-run looks again.
+        if result.succeeded and not announced.problems and not render.is_unread(announced.evidence):
             state = session.state
             word = {
                 # Files stay behind with their machine.
@@ -716,13 +731,7 @@ class _Asked:
         if is_undelivered and announced:
             self.step.log.annotate(
                 "error",
-                f"{' '.join(announced.problems)} "
-                + (
-                    "Until that is put right a retry would be refused in the same way; the comment and the summary say "
-                    "what can be done."
-                    if announced.is_final
-                    else "The result is kept: run the job again, or `endstate deliver`."
-                ),
+                f"{' '.join(announced.problems)} {self._what_now(announced)}",
                 "endstate: undelivered",
             )
         if report.result.conclusion == "stopped":
@@ -730,6 +739,17 @@ class _Asked:
         if announced:
             self.step.log.say(render.headline(announced.evidence))
         return row.exit_code
+
+    def _what_now(self, announced: Announced) -> str:
+        told = ["comment"] if announced.comment_url else []
+        told += ["summary"] if self.inputs.job_summary else []
+        where = f"the {' and the '.join(told)} {'say' if len(told) > 1 else 'says'} what can be done." if told else ""
+        if announced.is_final:
+            said = "Until that is put right a retry would be refused in the same way"
+            return f"{said}; {where}" if where else f"{said}."
+        if render.is_unread(announced.evidence):
+            return render.LOOK_AGAIN
+        return "The result is kept: run the job again, or `endstate deliver`."
 
     def _again(self, report: AlreadyDelivered) -> int:
         """A finished and delivered session asked again: its outputs, and no model call."""
@@ -903,6 +923,11 @@ def _as_told(outputs: Mapping[str, Any]) -> dict[str, Any]:
     told["changed-files"] = None if changed is None else "\n".join(changed)
     told["settlements"] = len(told.get("settlements") or ())
     return told
+
+
+def _as_inputs(text: str) -> str:
+    # A retry resumes by itself, as `resume` says.
+    return as_inputs(text, frozenset(RUN_INPUTS) - {"resume"})
 
 
 def _defect(error: Exception) -> EndstateError:

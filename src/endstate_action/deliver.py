@@ -6,14 +6,16 @@ Killed anywhere in between, another attempt delivers the rest without asking a m
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from endstate_action.account import Around, account
+from endstate_action.agent.observe import changed_since
 from endstate_action.ci import evidence as told
 from endstate_action.ci.commit import Change, Commits, Moved, Plan, Target, own_branch
 from endstate_action.ci.marker import Marker, parse_marker
@@ -23,6 +25,7 @@ from endstate_action.ci.pull_request import Author, Conversation, PostedComment,
 from endstate_action.ci.render import comment as render_comment
 from endstate_action.ci.render import earlier_of
 from endstate_action.effects import digest
+from endstate_action.errors import InputError
 from endstate_action.shipper import Shipper
 from endstate_action.state.records import Delivered, Delivering, ToDeliver
 from endstate_action.state.session import Session, State
@@ -32,6 +35,7 @@ from endstate_action.system.git_call import GitError
 from endstate_action.system.names import display, short
 from endstate_action.system.published import Published, publish
 from endstate_action.system.redaction import Secrets
+from endstate_action.system.tree import scan
 
 SENDER_S = 30.0
 """So long after the fence was read a sender may still send."""
@@ -115,7 +119,11 @@ class Delivery:
     around: Around
     files: Path
     """Where evidence and patch are written."""
+    baseline: Path
+    """The scan of the workspace as the task began."""
     clock: Callable[[], float] = time.time
+    unread: str = field(init=False, default="")
+    """Why git could not tell what was changed, as the end of a sentence; empty where it could."""
 
     def announce(self, result: Result) -> Announced:
         """Deliver what the outbox holds of this task. Never raises for what GitHub does."""
@@ -130,12 +138,20 @@ class Delivery:
                 return self._announce(result, published, patch, seen)
         except GitError as error:
             # What an agent did to `.git` must not cost the result: it is told, without what only git could tell.
-            problem = f"Git cannot read the checkout any more ({short(str(error))})"
-            lost = f"{problem}, so nothing was committed." if self.place.target else f"{problem}."
-            self.around, self.repository = replace(self.around, notes=(*self.around.notes, lost)), None
-            announced = self._announce(result, None, None, None)
-            is_lost = self.place.target is not None
-            return replace(announced, problems=(*announced.problems, lost), is_final=True) if is_lost else announced
+            self.unread = f"git cannot read the checkout any more ({short(str(error))})."
+            self.around = replace(self.around, changed=self._changed_without_git(self.repository.root))
+            self.repository = None
+            return self._announce(result, None, None, None)
+
+    def _changed_without_git(self, root: Path) -> tuple[told.ChangedFile, ...] | None:
+        """By our own scan of the workspace; None where the one of the task's start is not on this machine."""
+        try:
+            found = changed_since(self.baseline, scan(root, [os.fsencode(name) for name in self.around.excluded]))
+        except InputError:
+            return None
+        if found is None:
+            return None
+        return tuple(told.ChangedFile(path=p, change=kind, mode=None, blob=None) for p, kind in found.items())
 
     def _announce(
         self, result: Result, published: Published | None, patch: Patch | None, seen: Aside | None
@@ -160,8 +176,8 @@ class Delivery:
         if known is not None and known.conclusion == result.conclusion and not self._is_stale(known, published):
             return
         commit = None
-        if result.conclusion == "success" and self.place.target and published and published.changed:
-            commit = self._plan(result, published)
+        if result.conclusion == "success" and self.place.target:
+            commit = self._plan(result, published) if published else self._wish()
         wants_comment = self.place.conversation is not None
         self.session.append(ToDeliver(state.task, result.conclusion, commit, wants_comment, self.clock()))
 
@@ -169,7 +185,15 @@ class Delivery:
         """Whether the tree is no longer the one that was pinned: somebody went on working on it."""
         return bool(known.commit and published and known.commit["tree"] != published.git_tree)
 
-    def _plan(self, result: Result, published: Published) -> dict[str, Any]:
+    def _wish(self) -> dict[str, Any] | None:
+        """A commit that is wanted, of a tree that nobody knows: who can read it plans the commit."""
+        target = self.place.target
+        is_changed = bool(self.unread) and self.around.changed != ()
+        return {"tree": None, "branch": target.branch, "own": target.is_own} if target and is_changed else None
+
+    def _plan(self, result: Result, published: Published) -> dict[str, Any] | None:
+        if not published.changed:
+            return None
         state, target = self.session.state, self.place.target
         session = state.begun.session
         key = f"{session}/task-{state.task}"
@@ -195,9 +219,13 @@ class Delivery:
 
     def _commit(self, announced: Announced, seen: Aside | None) -> Announced:
         outbox, commits = self.session.state.outbox, self.place.commits
-        if outbox is None or outbox.commit is None or commits is None or seen is None or announced.published is None:
+        if outbox is None or outbox.commit is None or commits is None:
             return announced
-        pinned = outbox.commit
+        pinned, known = outbox.commit, self.session.state.was_delivered("commit")
+        if seen is None or announced.published is None:
+            return (
+                _with_commit(announced, known, pinned["branch"]) if known else announced.without("commit", self.unread)
+            )
         plan = Plan(
             pinned["parent"], pinned["tree"], pinned["message"], tuple(pinned["author"]), pinned["when"],
             pinned["session"], pinned["key"],
@@ -209,7 +237,6 @@ class Delivery:
         if leak:
             return replace(announced, problems=(*announced.problems, leak), is_final=True)
 
-        known = self.session.state.was_delivered("commit")
         if known is None:
             # The result is safe before anything is sent. Uploads come before the fence is read again, since they take
             # as long as there is much to upload, and nothing refers to them yet.
@@ -223,8 +250,7 @@ class Delivery:
             known = self._deliver("commit", lambda may_write: _push(commits, plan, prepared.value, target, may_write))
         if not known.ok:
             return announced.without("commit", known.reason)
-        made, branch, moved_to = (*known.value.split(" "), "", "")[:3]
-        return replace(announced, commit=made, branch=branch or target.branch, moved_to=moved_to or None)
+        return _with_commit(announced, known, target.branch)
 
     def _comment(self, announced: Announced, result: Result) -> Announced:
         conversation, place = self.place.conversation, self.place
@@ -311,9 +337,15 @@ class Delivery:
         if patch is not None and patch.data and not (announced and announced.commit):
             file = announced.patch_file if announced else None
             uncommitted = told.Uncommitted(patch_file=file.name if file else None)
+        problems = announced.problems if announced else ()
+        notes = problems
+        if self.unread and self.around.changed != () and not (announced and announced.commit):
+            uncommitted = told.Uncommitted(patch_file=None)
+        if self.unread and not any(self.unread in problem for problem in problems):
+            notes = (f"Git{self.unread.removeprefix('git')}", *problems)
         conclusion, reason = result.conclusion, result.reason
-        if conclusion == "success" and announced and announced.problems:
-            conclusion, reason = "undelivered", " ".join(announced.problems)
+        if conclusion == "success" and problems:
+            conclusion, reason = "undelivered", " ".join(problems)
         around = replace(
             self.around,
             conclusion=conclusion,
@@ -322,7 +354,7 @@ class Delivery:
             commits=commits,
             uncommitted=uncommitted,
             head_moved_to=announced.moved_to if announced else None,
-            notes=(*self.around.notes, *(announced.problems if announced else ())),
+            notes=(*self.around.notes, *notes),
         )
         return account(self.session.state, around)
 
@@ -381,6 +413,11 @@ def _push(commits: Commits, plan: Plan, commit: str, target: Target, may_write: 
     if isinstance(beside, Moved):
         return Rejected(beside.reason)
     return Applied(f"{beside.value} {own.branch} {pushed.at or ''}".rstrip()) if isinstance(beside, Applied) else beside
+
+
+def _with_commit(announced: Announced, known: Delivered, branch: str) -> Announced:
+    made, pushed_to, moved_to = (*known.value.split(" "), "", "")[:3]
+    return replace(announced, commit=made, branch=pushed_to or branch, moved_to=moved_to or None)
 
 
 def _why(failure: Failure) -> str:

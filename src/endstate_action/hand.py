@@ -187,8 +187,9 @@ def _delivery(finishing: Finishing, github: GitHub, environ: Mapping[str, str]) 
     )
     folder = Path(environ.get("RUNNER_TEMP") or gettempdir()) / f"endstate-{session.id}"
     return Delivery(
-        session, place, finishing.workplace.repository, environ, finishing.secrets, finishing.shipper, around, folder
-    )
+        session, place, finishing.workplace.repository, environ, finishing.secrets, finishing.shipper, around, folder,
+        finishing.workplace.state.baseline(session.id),
+    )  # fmt: skip
 
 
 def _github(environ: Mapping[str, str]) -> GitHub:

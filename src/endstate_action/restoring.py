@@ -8,11 +8,14 @@ side, and restores the same checkpoint again. Nothing of what is restored is exe
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from endstate_action.errors import Mismatch, NotRestored, StateError
+from endstate_action.errors import Mismatch, NotRestored, SnapshotDamaged, StateError, UnknownSession
 from endstate_action.state.checkpoint.read import Opened
 from endstate_action.state.directory import StateDirectory
 from endstate_action.state.keys import CheckpointKey
@@ -21,6 +24,7 @@ from endstate_action.state.snapshot import Restored
 from endstate_action.state.snapshot.base import note_base
 from endstate_action.state.snapshot.pack import apply, read_head
 from endstate_action.system import own_files
+from endstate_action.system.git_call import Git
 from endstate_action.system.tree import StatCache, display, scan
 from endstate_action.workplace import Workplace
 
@@ -90,11 +94,11 @@ def restore(
         confirm: asked before anything of the workspace is replaced; raises where that must not be.
 
     Raises:
-        Mismatch: the base commit is not to be had. Nothing was changed.
+        Mismatch: the session belongs elsewhere, or its base commit is not to be had. Nothing was changed.
         StateError: the checkpoint, the disk or the workspace does not allow it; what was here has been kept.
     """
     manifest = opened.manifest
-    _refuse_elsewhere(opened, place)
+    _refuse_elsewhere(opened, place, sessions)
     _bring_base(opened, place, fetch_base)
     confirm()
     earlier = _kept_earlier(place.state)
@@ -162,19 +166,55 @@ def _restore_workspace(opened: Opened, place: Workplace) -> Restored:
     return replace(restored, kept=finished.kept) if finished and finished.kept else restored
 
 
-def _refuse_elsewhere(opened: Opened, place: Workplace) -> None:
-    about = opened.manifest.about
-    kind = "git" if place.repository else "directory"
-    if about.workspace_kind != kind:
-        words = {"git": "a git checkout", "directory": "a plain directory"}
-        raise Mismatch(
-            f"Session {about.session} belongs to {words.get(about.workspace_kind, 'another kind of workspace')}; "
-            f"this is {words[kind]}. Nothing was restored and nothing was run.",
-            differences=(f"workspace: {about.workspace_kind} in the session, {kind} now",),
-            hint="Resume it in a checkout of the same repository.",
+def unreadable_checkout(session: str, workspace: Path, environ: Mapping[str, str], so: str) -> Mismatch:
+    """The error for a session of a git checkout where git finds none; `so` says what was not done."""
+    if Git.for_user(workspace, workspace / ".git", environ) is None:
+        why, remedy = "there is no git program here", "Install git, then resume again."
+    else:
+        why = "git cannot read the .git here" if os.path.lexists(workspace / ".git") else "there is no .git here"
+        remedy = (
+            "Put the repository's own .git back (`git fsck` tells what it lacks). If a store has the session: resume "
+            f"in a fresh clone, with `endstate run --resume --session {session} --store …`."
         )
+    return Mismatch(
+        f"Session {session} belongs to a git checkout, and {why}. {so}",
+        differences=(f"workspace: a git checkout in the session; now {why}",),
+        hint=remedy,
+    )
+
+
+def _refuse_elsewhere(opened: Opened, place: Workplace, sessions: SessionStore) -> None:
+    about, so = opened.manifest.about, "Nothing was restored and nothing was run."
+    if about.workspace_kind == "git" and place.repository is None:
+        raise unreadable_checkout(about.session, place.workspace, place.environ, so)
     if opened.pack is not None and read_head(opened.pack).root != opened.manifest.root:
         raise StateError(
             f"The checkpoint {opened.key} holds another workspace than it names. Nothing was restored.",
             hint="This is a defect. Please report it.",
         )
+    if about.workspace_kind != "git" and not _is_its_own(opened, place, sessions):
+        raise Mismatch(
+            f"Session {about.session} belongs to a plain directory, and there is a git repository here that is not "
+            f"of its making. {so}",
+            differences=("workspace: a plain directory in the session, a git checkout now",),
+            hint="Resume it in an empty directory, with the same store.",
+        )
+
+
+def _is_its_own(opened: Opened, place: Workplace, sessions: SessionStore) -> bool:
+    """Whether a `.git` that is here, if there is one, is what the session of a plain directory made."""
+    half = unfinished(place.state)
+    if not os.path.lexists(place.workspace / ".git") or (half and half.lineage == opened.key.lineage):
+        return True
+    roots = [opened.manifest.root]
+    with suppress(UnknownSession, StateError):
+        observed = sessions.read(opened.manifest.about.session).observed
+        roots += [observed.root] if observed else []
+    apply(place.objects(), opened.pack or b"", None)
+    snapshots = place.snapshots()
+    here = snapshots.take().root
+    for root in filter(None, roots):
+        with suppress(SnapshotDamaged):
+            if not any(change.path.split(b"/")[0] == b".git" for change in snapshots.difference(here, root)):
+                return True
+    return False

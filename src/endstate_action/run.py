@@ -6,6 +6,7 @@ it says goes out as values.
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ from endstate_action.agent.observe import (
     keep_baseline,
     was_killed_before_boot,
     was_killed_in_opaque_call,
+    will_be_undone,
 )
 from endstate_action.agent.policy import Policy
 from endstate_action.agent.providers.base import Provider
@@ -39,7 +41,7 @@ from endstate_action.durable import Depot, Line, NoDepot, open_depot
 from endstate_action.effects import canonical, digest
 from endstate_action.errors import EndstateError, InputError, Mismatch, StateError, Superseded, UnknownSession
 from endstate_action.messages import Usage
-from endstate_action.restoring import Arrived, refuse_unfinished, unfinished
+from endstate_action.restoring import Arrived, refuse_unfinished, unfinished, unreadable_checkout
 from endstate_action.shipper import LAST_ON_SIGNAL_S, Departed, Shipper, periodic_before
 from endstate_action.state.checkpoint.build import Builder
 from endstate_action.state.checkpoint.manifest import About
@@ -47,6 +49,8 @@ from endstate_action.state.directory import StateDirectory, locate, tracked, wor
 from endstate_action.state.lock import DEFAULT_TIMEOUT_S, StateLock
 from endstate_action.state.packer import Packer
 from endstate_action.state.session import Session, SessionStore, State
+from endstate_action.state.snapshot import SnapshotStore
+from endstate_action.state.snapshot.layout import format_of
 from endstate_action.state.stores.choice import parse_store
 from endstate_action.state.totals import unrecorded_effects
 from endstate_action.state.uploader import NotShipped, Uploader
@@ -61,7 +65,7 @@ from endstate_action.system.redaction import Secrets
 from endstate_action.system.sandbox import NoSandbox, Sandbox
 from endstate_action.system.secrets import call_environment, split_environment
 from endstate_action.system.signals import Interrupts
-from endstate_action.workplace import Workplace, describe
+from endstate_action.workplace import Workplace, describe, reopen
 
 SCRIPTED_MODEL = "scripted"
 DEFAULT_PROVIDER: ProviderName = "anthropic"
@@ -167,14 +171,22 @@ def _run(settings: Settings, choice: Choice, ports: Ports) -> Report:
 
 @contextmanager
 def _opened(settings: Settings, choice: Choice, ports: Ports) -> Iterator[_Story]:
+    if settings.resume:
+        reopen(Path(os.path.abspath(settings.working_directory)), settings.state_dir)
     workspace = workspace_at(settings.working_directory)
     choice_of_store = parse_store(settings.store)
     state = locate(workspace, settings.state_dir)
     repository = git.discover(workspace, ports.environ, state.tmp)
-    _refuse_foreign_state(state, repository, workspace)
+    named, broken = repository, None
+    if repository is None and settings.resume and os.path.lexists(workspace / ".git"):
+        named = git.presume(workspace, ports.environ, state.tmp, "sha1")
+    try:
+        _refuse_foreign_state(state, repository, workspace)
+    except GitError as error:
+        broken = error
     store = SessionStore(state.sessions)
     depot = open_depot(
-        choice_of_store, ports.environ, workspace, state.path / "store", repository, git_token=ports.git_token
+        choice_of_store, ports.environ, workspace, state.path / "store", named, git_token=ports.git_token
     )
     if settings.require_durable and isinstance(depot, NoDepot):
         raise _not_durable(depot)
@@ -191,7 +203,7 @@ def _opened(settings: Settings, choice: Choice, ports: Ports) -> Iterator[_Story
     state.claim()
     with _locked(state, choice, ports) as lock:
         state.clear()
-        yield _Story(settings, ports, workspace, state, store, repository, lock, depot)
+        yield _Story(settings, ports, workspace, state, store, repository, lock, depot, broken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +271,8 @@ class _Taken:
 
     successor: Successor | None = None
     epoch: int | None = None
+    denied: NoDepot | None = None
+    """Why there is a store and no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +283,11 @@ class _Story:
     state: StateDirectory
     store: SessionStore
     repository: git.Repository | None
+    """What git finds here; once a session is gone on with, that of the session."""
     lock: StateLock
     depot: Depot | NoDepot
+    broken: GitError | None = None
+    """What git said where it found a repository and could not read it."""
     prompt_id: str | None = None
     read: Callable[[str], bytes | None] | None = None
     """A file as the trusted commit has it; the work tree's when left out."""
@@ -289,6 +306,8 @@ class _Story:
         if self.settings.prompt is None:
             raise InputError("There is no prompt, so nothing was started.", hint="Give one, or use --resume.")
         self._refuse_half_restored()
+        if self.broken is not None:
+            raise self.broken
         known = [s.state for s in self.store.all() if s.state is not None]
         waiting = [s.begun.session for s in known if s.steps and not s.is_finished]
         doubtful = any(map(was_killed_in_opaque_call, known))
@@ -297,16 +316,14 @@ class _Story:
         model = self.settings.model or _default_model(provider.name)
         self._check_price(provider.name, model, config)
         if waiting:
-            self.ports.notice(
-                f"Unfinished here: {', '.join(waiting)}. A new session begins; "
-                f"`endstate run --resume --session {waiting[0]}` goes on with that one."
-            )
+            again = f"; `endstate run --resume --session {waiting[0]}` goes on with that one" if name is None else ""
+            self.ports.notice(f"Unfinished here: {', '.join(waiting)}. A new session begins{again}.")
         if name is None:
             name = token_hex(6)
             taken = self._take_over(Line(name), above=0)
         with self.store.create({**self._bound(), **bound}, session=name) as session:
             setup = Setup(model, system, config.to_json(), _budget(config))
-            return self._drive(session, provider, config, setup, taken, doubtful=doubtful)
+            return self.drive(session, provider, config, setup, taken, doubtful=doubtful)
 
     def resume(self, wanted: str | None) -> Report:
         """The session that was asked for, else the unfinished one with the newest record, else the newest."""
@@ -318,6 +335,12 @@ class _Story:
             # Before a number is claimed, which ends whoever is at it elsewhere.
             self._confirm(here)
         taken = self._take_over(Line(name), above=self._epoch_of(name))
+        if taken.denied is not None and name not in self.store.names():
+            raise UnknownSession(
+                f"Session {name} is not on this machine, and nothing of it was restored, since the store "
+                f"{self.settings.store} gave this attempt no number: {taken.denied.reason}. Nothing was run.",
+                hint=taken.denied.remedy or "Resume where the store can be written, or where the session was begun.",
+            )
         found = self._found(name, taken)
         if found.session is None and not isinstance(self.depot, NoDepot):
             raise UnknownSession(
@@ -331,7 +354,15 @@ class _Story:
     def attend(self, errand: Errand) -> Report | AlreadyDelivered:
         """Begin, go on, or say the result again."""
         here, number = self._newest_of(errand)
-        taken = self._take_over(errand.line, above=self._epoch_of(here) if here else 0, errand=errand)
+
+        def is_wanted(state: State) -> bool:
+            """Before anything is restored: what nothing goes on with must not lie under a new session."""
+            errand.approve(state.begun.bound)
+            return errand.resume != "never" and not _is_of_another_task(state, errand.prompt()[0])
+
+        taken = self._take_over(
+            errand.line, above=self._epoch_of(here) if here else 0, errand=errand, confirm=is_wanted
+        )
         found = self._found(here, taken, errand.witness)
         name = found.session
         bound = errand.approve(self._bound_of(name, found))
@@ -341,7 +372,8 @@ class _Story:
             number = _number_of(errand, name)
         if found.done is not None and prompt_id in found.done.manifest.outputs.get("prompt-ids", ()):
             return AlreadyDelivered(found.done.manifest.outputs)
-        if name is None or found.done is not None or errand.resume == "never" or story.is_another_task(name):
+        is_over = found.done is not None or found.left is not None or errand.resume == "never"
+        if name is None or is_over or _is_of_another_task(self.store.read(name), prompt_id):
             if errand.resume == "required" and errand.is_retry and name is None:
                 raise UnknownSession(
                     "resume is required, and there is no checkpoint of an earlier attempt. Nothing was run.",
@@ -349,6 +381,8 @@ class _Story:
                 )
             if errand.is_retry and name is None:
                 self.ports.notice("No checkpoint of an earlier attempt was found, so the task begins anew.")
+            if found.left is not None:
+                self.ports.notice(f"Session {name} is left as it is; a new one begins, on what is checked out here.")
             new = errand.session_of(number + 1)
             if new in self.store.names():
                 self.store.remove(new)
@@ -358,11 +392,6 @@ class _Story:
             return errand.session_of(number + 1), self._take_over(errand.line, above=taken.epoch or 0), bound
 
         return story.go_on(name, taken, found, anew)
-
-    def is_another_task(self, name: str) -> bool:
-        """Whether the session is finished, and the prompt is none of its own."""
-        state = self.store.read(name)
-        return state.is_finished and not state.knows_prompt(self.prompt_id or "")
 
     def _newest_of(self, errand: Errand) -> tuple[str | None, int]:
         """The session of the errand's newest task on this machine, and the number of that task."""
@@ -375,6 +404,8 @@ class _Story:
         if found.done is not None:
             recorded: Mapping[str, Any] | None = found.done.manifest.outputs.get("bound")
             return recorded
+        if found.left is not None:
+            return found.left.begun.bound
         return self.store.read(name).begun.bound if name is not None else None
 
     def _found(self, name: str | None, taken: _Taken, witness: int = 0) -> Found:
@@ -399,7 +430,7 @@ class _Story:
         """
         with self.store.open(name) as session:
             frozen, config, system = session.state.frozen, *self._configuration_of(session.state)
-            self._refuse_elsewhere(session.state)
+            own = replace(self, repository=self._repository_of(session.state, config))
             chosen = self.settings.provider or self._provider_of(session.state)
             try:
                 provider = self._provider_for(session.state)
@@ -407,18 +438,32 @@ class _Story:
                 self._check_price(provider.name, model or _model_of(session.state), config)
                 goes_on = "continue" if self.settings.on_mismatch == "continue" else "refuse"
                 setup = Setup(model, system, config.to_json(), _budget(config), on_mismatch=goes_on)
-                return self._drive(session, provider, config, setup, taken, found)
+                return own.drive(session, provider, config, setup, taken, found)
             except Mismatch:
                 if self.settings.on_mismatch != "restart":
                     raise
                 prompts = [p.text for p in session.state.prompts if p.task == session.state.task]
                 prompts += [text for _, text in session.state.waiting_prompts]
-        self.ports.notice(f"Session {name} does not match what is here today; a new one begins, as asked.")
+                is_put_back = own.put_back(session.state, config, found)
+        self.ports.notice(
+            f"Session {name} does not match what is here today; a new one begins, as asked"
+            + (", on what was here before the restore." if is_put_back else ".")
+        )
         prompt = self.settings.prompt or "\n\n".join(prompts)
         story = replace(self, settings=replace(self.settings, prompt=prompt, provider=chosen, resume=False))
         return story.begin(*anew()) if anew else story.begin()
 
-    def _confirm(self, state: State) -> None:
+    def put_back(self, state: State, config: Config, found: Found) -> bool:
+        """Make the workspace what it was before a session was restored in it that is now given up."""
+        if found.restored is None or found.manifest is None:
+            return False
+        # Where the restore replaced nothing, what it found was what it was to bring.
+        root = found.restored.kept or found.manifest.root
+        if root is not None:
+            self._place(state.begun.bound, config).snapshots().restore(root)
+        return root is not None
+
+    def _confirm(self, state: State) -> bool:
         """Before anything is restored: what was given today is of use for the session. Raises where it is not."""
         config, _ = self._configuration_of(state)
         if self.settings.sandbox == "required":
@@ -427,10 +472,11 @@ class _Story:
             provider = self._provider_for(state)
         except Mismatch:
             if self.settings.on_mismatch == "restart":
-                return
+                return True
             raise
         model = self.settings.model or (_model_of(state) if state.frozen else _default_model(provider.name))
         self._is_price_known(provider.name, model, config)
+        return True
 
     def _sandbox(self, place: Workplace) -> Sandbox | NoSandbox:
         return place.sandbox(self.settings.sandbox, network=self.settings.network, make=self.ports.make_sandbox)
@@ -444,7 +490,7 @@ class _Story:
             self.providers[chosen] = self.ports.provider(chosen, self.settings)
         return self.providers[chosen]
 
-    def _drive(
+    def drive(
         self,
         session: Session,
         provider: Provider,
@@ -467,7 +513,8 @@ class _Story:
         if doubtful or was_killed_in_opaque_call(session.state):
             observer.doubt()
         clear = place.clear(session.id, snapshots)
-        process = {**self.ports.process(), **({"restored_from": found.restored.key} if found.restored else {})}
+        process = {**self.ports.process(), "workspace": self.workspace.stat().st_ino}
+        process |= {"restored_from": found.restored.key} if found.restored else {}
 
         def leftovers() -> None:
             clear()
@@ -540,7 +587,8 @@ class _Story:
         return Report(result, told, state.task, departed, failed)
 
     def _place(self, bound: Mapping[str, Any], config: Config, trust: str | None = None) -> Workplace:
-        return Workplace(self.workspace, self.state, self.repository, self.ports.environ, bound, config, trust)
+        repository = None if bound.get("workspace") == "directory" else self.repository
+        return Workplace(self.workspace, self.state, repository, self.ports.environ, bound, config, trust)
 
     def _trust_of(self, state: State, found: Found) -> str | None:
         """A fresh checkout has a configuration of its own (a token in it, say), which no agent has seen yet."""
@@ -565,7 +613,14 @@ class _Story:
         except (UnknownSession, StateError):
             return 0
 
-    def _take_over(self, line: Line, *, above: int, errand: Errand | None = None) -> _Taken:
+    def _take_over(
+        self,
+        line: Line,
+        *,
+        above: int,
+        errand: Errand | None = None,
+        confirm: Callable[[State], bool] | None = None,
+    ) -> _Taken:
         """Claim a number for this attempt, where there is a store."""
         depot = self.depot
         if isinstance(depot, NoDepot):
@@ -583,7 +638,7 @@ class _Story:
             self.ports.notice,
             self.ports.git_extra,
             errand.claimant if errand else b'{"format":1}',
-            confirm=(lambda state: None) if errand else self._confirm,
+            confirm=confirm or self._confirm,
             is_ours_alone=errand is not None,
         )
         earlier = successor.newest_claim() if errand else None
@@ -596,7 +651,7 @@ class _Story:
         if self.settings.require_durable:
             raise _not_durable(claimed)
         self.ports.emit(Departed("none", None, NotShipped(claimed.reason, claimed.remedy, is_final=True)))
-        return _Taken()
+        return _Taken(denied=claimed)
 
     def _refuse_half_restored(self) -> None:
         refuse_unfinished(self.state)
@@ -642,7 +697,7 @@ class _Story:
         bound, depot, line, epoch = session.state.begun.bound, taken.successor.depot, taken.successor.line, taken.epoch
         base = bound.get("base")
         # Who has no way to the base commit needs all of it with every checkpoint.
-        thin = base if base and self.repository and self.repository.is_published(base) else None
+        thin = base if base and self._is_published(base) else None
         about = About(
             __version__,
             line.repository,
@@ -683,6 +738,12 @@ class _Story:
             check=interrupts.check,
         )
 
+    def _is_published(self, commit: str) -> bool:
+        # A repository that a call has broken may not be put back yet.
+        with suppress(GitError):
+            return self.repository is not None and self.repository.is_published(commit)
+        return False
+
     def _put_back_after_reboot(self, state: State, process: Mapping[str, Any], observer: Observer) -> None:
         """What a killed attempt wrote and the disk had not when the machine went down may be gone, in part."""
         root = state.observed.root if state.observed else None
@@ -705,9 +766,9 @@ class _Story:
 
     def _changed(self, state: State, observer: Observer) -> list[str] | None:
         """What is not as it was when the task began; on another machine, as far as git can tell."""
-        known = changed_since(self.state.baseline(state.begun.session), observer.now())
+        known = changed_since(self.state.baseline(state.begun.session), observer.now().scan)
         if known is not None or self.repository is None:
-            return known
+            return None if known is None else list(known)
         at_start = state.begun.bound.get("dirty", {})
         try:
             found = self.repository.changes(state.begun.bound.get("base"))
@@ -766,23 +827,52 @@ class _Story:
             "nested": self.repository.nested(),
         }
 
+    def _repository_of(self, state: State, config: Config) -> git.Repository | None:
+        """What the session is bound to decides, not what lies here now: its own calls can make and break a `.git`.
+
+        Raises:
+            Mismatch, GitError: git cannot read the checkout that it is bound to, and no call of it explains that.
+        """
+        if state.begun.bound.get("workspace") == "directory":
+            return None
+        try:
+            self._refuse_elsewhere(state)
+        except (Mismatch, GitError):
+            reopen(self.workspace / ".git")
+            kind = format_of(self.state.path / "objects")
+            repository = git.presume(self.workspace, self.ports.environ, self.state.tmp, kind)
+            if repository is None:
+                raise
+            place = replace(self._place(state.begun.bound, config), repository=repository)
+            if not self._accounts_for(state, place.snapshots()):
+                raise
+            return repository
+        return self.repository
+
+    def _accounts_for(self, state: State, snapshots: SnapshotStore) -> bool:
+        """Whether what is wrong with the checkout will be undone before anything runs, or is as was recorded last."""
+        observer = Observer(self.workspace, snapshots=snapshots)
+        if not state.attempts or state.attempts[-1].process.get("workspace") != self.workspace.stat().st_ino:
+            return False  # a state directory that was copied here puts nothing in the place of another repository
+        if snapshots.unfinished() is not None or will_be_undone(state, observer):
+            return True
+        root = state.observed.root if state.observed else None
+        if root is None or not observer.can_roll_back(root):
+            return False
+        return was_killed_before_boot(state, self.ports.process()) or snapshots.is_at(root)
+
     def _refuse_elsewhere(self, state: State) -> None:
-        kind = "git" if self.repository else "directory"
-        bound = state.begun.bound.get("workspace", kind)
-        if bound != kind:
-            words = {"git": "a git checkout", "directory": "a plain directory"}
-            raise Mismatch(
-                f"Session {state.begun.session} belongs to {words[bound]}; this is {words[kind]}. Nothing was run.",
-                differences=(f"workspace: {words[bound]} in the session, {words[kind]} now",),
-                hint="Resume it where it was begun, with git installed if it is a git checkout.",
-            )
-        base = state.begun.bound.get("base")
+        session, bound = state.begun.session, state.begun.bound
+        if self.repository is None and bound.get("workspace") == "git":
+            raise unreadable_checkout(session, self.workspace, self.ports.environ, "Nothing was run.")
+        if self.broken is not None:
+            raise self.broken
+        base = bound.get("base")
         if self.repository is not None and base is not None and self.repository.full_id(base) is None:
             raise Mismatch(
-                f"Session {state.begun.session} was begun on commit {base[:12]}, which is not in this repository. "
-                "Nothing was run.",
+                f"Session {session} was begun on commit {base[:12]}, which is not in this repository. Nothing was run.",
                 differences=(f"repository: commit {base[:12]} in the session, no such commit here",),
-                hint="Resume it in the repository it was begun in, or begin a new session here.",
+                hint="Fetch that commit here, resume in the repository it was begun in, or begin a new session here.",
             )
 
     def _newest(self) -> str:
@@ -840,7 +930,7 @@ def outputs(
         "reason": result.reason,
         "session-id": result.session,
         "attempt": result.attempt,
-        "resumed": result.attempt > 1,
+        "resumed": len(state.attempts) > 1,
         "restored-from": None,
         "durability": "none",
         "sandbox": sandbox,
@@ -866,6 +956,11 @@ def outputs(
         ],
         "refused-calls": result.refused_calls,
     }
+
+
+def _is_of_another_task(state: State, prompt_id: str) -> bool:
+    """Whether the session is finished, and the prompt is none of its own."""
+    return state.is_finished and not state.knows_prompt(prompt_id)
 
 
 def _number_of(errand: Errand, session: str) -> int:

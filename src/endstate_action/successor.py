@@ -38,6 +38,7 @@ from endstate_action.state.session import SessionStore, State, fold
 from endstate_action.state.snapshot.fetch import fetch_base
 from endstate_action.state.stores.base import StoreUnusable
 from endstate_action.state.totals import effects_started
+from endstate_action.system.names import display, short
 from endstate_action.workplace import Workplace
 
 REQUEST_S = 20.0
@@ -64,6 +65,8 @@ class Found:
     """Whether what was there, and has been replaced, may have been somebody's own work."""
     set_aside: tuple[str, ...] = ()
     """Newer checkpoints that were of no use, with their reasons."""
+    left: State | None = None
+    """A stored session that nothing goes on with, and that was not brought here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,8 @@ class Successor:
     git_extra: Mapping[str, str]
     claimant: bytes = b'{"format":1}'
     """Stored with the claim, readable by everybody."""
-    confirm: Callable[[State], None] = lambda state: None
-    """Asked, before anything is replaced, whether the session can be gone on with today; raises where it cannot."""
+    confirm: Callable[[State], bool] = lambda state: True
+    """Asked, before anything is replaced, whether the session is to be gone on with; raises where it cannot be."""
     is_ours_alone: bool = True
     """Whether the workspace is a fresh checkout for this run; else it may hold what somebody has done there."""
 
@@ -159,7 +162,7 @@ class Successor:
 
     def _refuse_to_replace(self, opened: Opened) -> None:
         """What somebody has done in this checkout is not to be replaced unasked, though it would be kept."""
-        own = [] if self.goes_on else _own_work(self.place({}), _bound(opened).get("base"))
+        own = [] if self.goes_on else _own_work(self.place(_bound(opened)), _bound(opened).get("base"))
         if own:
             raise Mismatch(
                 f"This checkout has {' and '.join(own)}, which a restore of session {opened.manifest.about.session} "
@@ -179,7 +182,11 @@ class Successor:
                 opened = looked.opened[key]
                 is_elsewhere = opened.manifest.about.session not in self.sessions.names()
                 may_be_others = is_elsewhere and not self.is_ours_alone and unfinished(self.place({}).state) is None
-                self.confirm(_state_of(opened))
+                state = _state_of(opened)
+                if not self.confirm(state):
+                    return Found(session=opened.manifest.about.session, left=state, set_aside=_told(aside))
+                repository = self.place(_bound(opened)).repository if may_be_others and not self.goes_on else None
+                head = repository.head().commit if repository else None
                 arrived = restore(
                     opened,
                     self.place(_bound(opened)),
@@ -188,9 +195,12 @@ class Successor:
                     (lambda: self._refuse_to_replace(opened)) if may_be_others else (lambda: None),
                 )
                 manifest = opened.manifest
-                # Of a git checkout it is known, and was refused, unless that was not asked or answered before.
-                is_known = may_be_others and not self.goes_on and self.place({}).repository is not None
-                name, replaced = manifest.about.session, not self.is_ours_alone and not is_known
+                if repository:
+                    # To replace what can be had nowhere else was refused, but for what git ignores.
+                    published = set(map(display, repository.paths_at(head))) if head else set()
+                    arrived = replace(arrived, replaced=tuple(p for p in arrived.replaced if p not in published))
+                replaced = bool(arrived.replaced) if repository else not self.is_ours_alone
+                name = manifest.about.session
                 return Found(arrived, manifest, name, None, effects_before, is_elsewhere, replaced, _told(aside))
             case AlreadyDone(key):
                 return Found(session=looked.opened[key].manifest.about.session, done=looked.opened[key])
@@ -379,15 +389,19 @@ def _own_work(place: Workplace, base: str | None) -> list[str]:
         return []
     head = repository.head().commit
     changed = sorted(repository.changes(head))
-    own = [_listed(changed)] if changed else []
+    own = [f"files of its own ({_first(changed)})"] if changed else []
     if head is not None and head != base and not repository.is_published(head):
         own.append(f"the commit {head[:12]}, which no remote repository has")
+    refs = repository.unpublished([name for name in (base, head) if name])
+    if refs:
+        names = ["a stash" if ref == "refs/stash" else short(ref.removeprefix("refs/heads/")) for ref in refs]
+        own.append(f"branches of its own ({_first(names)}), which no remote repository has")
     return own
 
 
-def _listed(paths: list[str]) -> str:
-    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    return f"files of its own ({', '.join(paths[:3])}{more})"
+def _first(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
 
 
 def _told(aside: tuple[Seen, ...]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ can be looked at without a network.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class Trusted:
         Raises:
             InputError: the commit is not here, so nobody knows.
         """
-        if not commit:
+        if not commit or not _can_be_committed(name):
             return None
         if self.repository.full_id(commit) is None:
             raise _missing(commit, f"could not be fetched, and {name} is to be read there.")
@@ -101,6 +102,12 @@ class Trusted:
     def head(self) -> str | None:
         """The commit that is checked out."""
         return self.repository.head().commit
+
+
+def _can_be_committed(name: str) -> bool:
+    """Whether git takes it for a path below the workspace, which a configuration file may not have given."""
+    is_below = not name.startswith(("/", ":")) and ".." not in name.split("/")
+    return bool(name) and is_below and not re.search("[\0\ud800-\udfff]", name)
 
 
 def _missing(commit: str, why: str) -> InputError:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,6 +178,25 @@ class Workplace:
                 f"Processes of an earlier attempt are still running and could not be ended: {who}. Nothing was run.",
                 hint="End them (they may still write to the workspace), then `endstate run --resume`.",
             )
+
+
+def reopen(place: Path, holding: str = "") -> None:
+    """Give an ordinary user back the rights to a directory of his own, which a call may have taken from him.
+
+    The modes of the workspace itself and of its `.git` are in no snapshot, so no roll-back returns them.
+
+    Args:
+        holding: a directory in `place`; where there is none, nothing is changed.
+    """
+    with suppress(OSError):
+        found = place.stat(follow_symlinks=False)
+        mode = stat.S_IMODE(found.st_mode)
+        if found.st_uid != os.geteuid() or os.geteuid() == 0 or not stat.S_ISDIR(found.st_mode):
+            return
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            place.chmod(mode | stat.S_IRWXU)
+            if not (place / holding).is_dir():
+                place.chmod(mode)
 
 
 def describe(sandbox: Sandbox | NoSandbox) -> str:

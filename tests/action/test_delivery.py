@@ -177,6 +177,41 @@ def test_a_path_that_cannot_go_is_named_and_the_patch_has_all_of_it(tmp_path: Pa
         assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
+@pytest.mark.parametrize("commit", ["branch", "none"])
+def test_what_git_could_not_read_is_looked_at_again_by_a_re_run(tmp_path: Path, commit: str) -> None:
+    """The agent broke the checkout: one conclusion everywhere, and a fresh checkout delivers without a model call."""
+    command = "rm -rf .git/objects; echo hi > log.txt"
+    with stage(tmp_path, turns(answer(call("bash", command=command)), answer("Done."))) as job:
+        job.inputs |= {"commit": commit, "session-key": "it"}
+        ran = job.attempt(1)
+        expected = (0, "success") if commit == "none" else (75, "undelivered")
+        assert (ran.code, ran.conclusion) == expected, ran.log
+        (comment,) = job.github.comments
+        assert f'"state":"{ran.conclusion}"' in comment["body"]
+        assert "**Git cannot read the checkout" in comment["body"]
+        assert "- added `log.txt`" in comment["body"]
+        assert "- added `log.txt`" in ran.summary
+        assert ran.outputs["changed-files"] == "log.txt"
+        assert all("a re-run looks again" in line and "comment" not in line for line in ran.annotations)
+        ran = job.attempt(2)
+        assert len(job.api.requests) == 2
+        if commit == "branch":
+            stands(job, ran)
+        else:
+            assert (ran.code, ran.conclusion) == (0, "success"), ran.log
+            assert "log.txt" in Path(ran.outputs["patch-file"]).read_text()
+
+
+def test_the_error_sends_nobody_to_a_comment_that_is_not_there(tmp_path: Path) -> None:
+    command = "mkdir -p .github/workflows && echo 'on: push' > .github/workflows/x.yml"
+    with stage(tmp_path, turns(answer(call("bash", command=command)), answer("Done."))) as job:
+        job.inputs |= {"commit": "branch", "comment": "off"}
+        ran = job.attempt(1)
+        assert (ran.code, ran.conclusion) == (2, "undelivered"), ran.log
+        (error,) = ran.annotations
+        assert error.endswith("in the same way; the summary says what can be done.")
+
+
 def test_what_was_not_committed_verifies_as_base_and_patch(job: Job, tmp_path: Path) -> None:
     ran = job.attempt(1, commit="none")
     assert ran.code == 0, ran.log

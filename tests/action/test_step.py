@@ -14,7 +14,7 @@ import yaml
 
 from tests.support.ladder import climb
 from tests.support.messages_api import answer, call
-from tests.support.step import ROOT, Job, Ran, children_of, stage, turns
+from tests.support.step import ROOT, Job, Ran, children_of, outputs_of, stage, turns
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +73,53 @@ def test_a_finished_step_says_all_and_asked_again_only_repeats_it(job: Job) -> N
 
 def written(job: Job) -> int:
     return sum(r.method != "GET" and r.operation != "viewer" for r in job.github.received)
+
+
+FIRST = call("bash", command="echo 1 > first.txt; echo 'VERSION = 2' > app.py")
+ABANDONED = {
+    "never": ({"max-steps": "1"}, {"resume": "never"}),
+    "restart": ({"max-steps": "1"}, {"model": "claude-opus-5", "on-mismatch": "restart"}),
+    "delivered": ({}, {"prompt": "Another."}),
+    "undelivered": ({}, {"prompt": "Another."}),
+}
+
+
+@pytest.mark.parametrize("why", ABANDONED)
+def test_a_session_that_begins_anew_begins_on_what_is_checked_out(tmp_path: Path, why: str) -> None:
+    """Nothing of the session that is given up is taken for its own, and nothing says that it was gone on with."""
+    (given, then), model = ABANDONED[why], [turns(answer(FIRST), answer("Done."))]
+
+    def replies(body, number):
+        return model[-1](body, number)
+
+    with stage(tmp_path, replies) as job:
+        job.inputs["commit"] = "branch"
+        if why == "undelivered":
+            job.kill_at("ref.create", is_applied=False)
+        before = job.attempt(1, **given)
+        command = "cp first.txt second.txt; echo '# more' >> app.py"
+        model.append(turns(answer(call("bash", command=command)), answer("Done.")))
+        early, file = [], tmp_path / "machine-2" / "temp" / "output"
+        job.on_request = lambda number: early.append(outputs_of(file.read_text()))
+        ran = done(job.attempt(2, **then))
+
+        assert ran.outputs["session-id"] != before.outputs["session-id"]
+        told = ("resumed", "restored-from", "restored-tree-hash", "changed-files")
+        assert [ran.outputs[name] for name in told] == ["false", "", "", "app.py"]
+        assert [early[0][name] for name in told[:2]] == ["false", ""]
+        changed = job.github.git("show", "--format=", "--name-status", ran.outputs["commit-sha"])
+        assert changed.split() == ["M", "app.py"]
+        assert job.github.git("show", f"{ran.outputs['commit-sha']}:app.py").split("\n") == ["VERSION = 1", "# more"]
+        assert not (ran.workspace / "first.txt").exists()
+        assert "resumed" not in ran.log
+
+
+def test_a_mismatch_is_told_with_the_inputs_that_settle_it(job: Job) -> None:
+    job.attempt(1, **{"max-steps": "1"})
+    ran = job.attempt(2, model="claude-opus-5")
+    assert (ran.code, ran.conclusion) == (13, "mismatch")
+    assert "`on-mismatch: continue` goes on all the same, `on-mismatch: restart` begins a new session." in ran.log
+    assert "--on-mismatch" not in ran.log
 
 
 def test_who_they_are_is_known_before_the_first_model_call(job: Job) -> None:

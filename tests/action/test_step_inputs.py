@@ -55,6 +55,10 @@ def refused(job: Job, ran: Ran, *words: str, level: str = "error") -> None:
         ("store", "dir:/dev/null"),
         ("require-durable", "1"),
         ("provider", "nobody"),
+        ("config-file", "/etc/passwd"),
+        ("config-file", "../endstate.yml"),
+        ("instructions", "/etc/passwd"),
+        ("prompt-file", "a/../../prompt.md"),
         ("session-key", "a\nb"),
         ("matrix", "not JSON"),
         ("base-url", "nowhere"),
@@ -63,6 +67,10 @@ def refused(job: Job, ran: Ran, *words: str, level: str = "error") -> None:
 )
 def test_an_unknown_value_is_named_before_anything_is_spent(job: Job, name: str, value: str) -> None:
     refused(job, job.attempt(1, **{name: value}), name)
+
+
+def test_a_provider_that_the_command_line_alone_has_is_neither_taken_nor_offered(job: Job) -> None:
+    refused(job, job.attempt(1, provider="scripted"), 'provider: "scripted" cannot be used', "one of anthropic.")
 
 
 def test_both_prompts_are_one_too_many(job: Job) -> None:
@@ -78,8 +86,14 @@ def test_a_prompt_file_that_is_not_at_the_trusted_commit_is_missing(job: Job) ->
     refused(job, job.attempt(1, **{"prompt": "", "prompt-file": "feature.txt"}), "prompt-file", "feature.txt")
 
 
-def test_without_a_key_nothing_begins(job: Job) -> None:
-    refused(job, job.attempt(1, **{"anthropic-api-key": ""}), "anthropic-api-key")
+@pytest.mark.parametrize("key", ["", " "])
+def test_without_a_key_nothing_begins(job: Job, key: str) -> None:
+    refused(job, job.attempt(1, **{"anthropic-api-key": key}), "anthropic-api-key is empty")
+
+
+def test_a_configuration_that_names_a_file_of_the_machine_is_refused(tmp_path: Path) -> None:
+    with stage(tmp_path, [answer("Done.")], {".github/endstate.yml": "instructions: /etc/passwd\n"}) as job:
+        refused(job, job.attempt(), "instructions: ", "/etc/passwd")
 
 
 def test_without_a_token_nothing_begins(job: Job) -> None:
@@ -125,6 +139,15 @@ def test_a_missing_permission_to_write_contents_ends_there_with_the_lines_to_pas
 def test_the_head_must_be_checked_out_to_be_committed_to(job: Job) -> None:
     job.checkout = job.github.tip("main")
     refused(job, job.attempt(commit="pr-head"), "ref: ${{ github.event.pull_request.head.sha }}")
+
+
+def test_the_head_of_a_fork_cannot_be_committed_to_and_that_is_the_reason(job: Job) -> None:
+    job.happen("pull_request_target.fork")
+    job.checkout = job.github.head_sha
+    job.github.permissions["mallory"] = ("write", "write")
+    ran = job.attempt(1, commit="pr-head", **{"allow-forks": "true"})
+    refused(job, ran, "commit: pr-head", "a branch of a fork", "Set commit to branch")
+    assert "actions/checkout" not in ran.log
 
 
 def test_an_unreadable_configuration_leaves_no_comment(tmp_path: Path) -> None:

@@ -62,6 +62,27 @@ def test_an_exit_code_is_passed_on():
     assert supervise(lambda: 13, lambda name, again: None) == 13
 
 
+def test_a_defect_that_the_step_itself_cannot_tell_is_told(tmp_path: Path):
+    """As where a part of ours is missing from the environment that a runner keeps."""
+    with stage(tmp_path, [answer("Done.")]) as job:
+        job.module = "tests.support.no_render"
+        ran = job.attempt(1)
+
+    assert (ran.code, ran.conclusion) == (3, "failed")
+    (told,) = ran.annotations
+    assert told.startswith("::error ")
+    assert "ModuleNotFoundError" in told
+    assert "render" in told
+    assert "Traceback" not in ran.log
+
+
+def test_a_story_that_breaks_off_ends_as_a_defect():
+    def story() -> int:
+        raise SystemExit(70)
+
+    assert supervise(story, lambda name, again: None) == 3
+
+
 def test_the_child_does_not_outlive_its_parent(tmp_path: Path):
     with stage(tmp_path, [answer(call("bash", command="touch begun; sleep 60"))]) as job:
         process, machine = job.begin(1)

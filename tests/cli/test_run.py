@@ -16,7 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from endstate_action.agent.providers.scripted import ScriptedProvider, parse_script
+from endstate_action.config import Settings
+from endstate_action.run import Choice, Ports, run
 from endstate_action.state.session import SessionStore, State
+from endstate_action.system.proctable import identity
 from tests.support.command import ARGV, bash, begin, calls, endstate, is_running, script, wait_for
 from tests.support.repos import GitRepo
 
@@ -581,6 +585,165 @@ def test_an_interrupted_command_in_the_sandbox_never_happened(git_repo: GitRepo,
     assert (repo.path / "a").read_text() == "one\ntwo\n"
     assert repo.git("log", "--format=%s").split() == ["two", "begin"]
     assert repo.git("status", "--porcelain") == ""
+
+
+AS_SOMEBODY = "git -c user.name=n -c user.email=e"
+FRESH = f"git init -q -b main && git add -A && {AS_SOMEBODY} commit -qm fresh"
+
+
+@pytest.mark.parametrize(
+    ("is_checkout", "does"),
+    [
+        (False, FRESH),
+        (False, f"{FRESH}; echo junk > .git/index"),
+        (True, "rm -rf .git"),
+        (True, f"rm -rf .git; {FRESH}"),
+        (True, "rm .git/HEAD"),
+        (True, "echo junk > .git/index"),
+        (True, "echo [ > .git/refs/heads/main"),
+    ],
+)
+def test_an_interrupted_command_that_made_or_broke_the_repository_never_happened(
+    git_repo: GitRepo, tmp_path: Path, is_checkout: bool, does: str
+) -> None:
+    repo = git_repo({"a": "one\n"})
+    base = repo.git("rev-parse", "HEAD")
+    if not is_checkout:
+        shutil.rmtree(repo.path / ".git")
+    probing = script(tmp_path / "x", {"text": "y"}, name="probe.json")[:-2]
+    if endstate(repo.path, "run", "x", "--sandbox", "required", *probing).code == 2:
+        pytest.skip("there is no sandbox on this machine")
+    playing = script(
+        tmp_path / "x", calls(bash(f"echo two >> a; {does}; echo x > reached; sleep 60")), {"text": "done"}
+    )
+    repo_of_store = git_repo({}, "store")
+    if is_checkout:
+        repo.git("remote", "add", "origin", f"file://{repo_of_store.path}")
+    stored = ("--store", "git-ref" if is_checkout else f"dir:{tmp_path}/dir")
+    env = {"ENDSTATE_STATE_KEY": "a-secret-that-outlives-the-job"}
+    process = begin(repo.path, "run", "do it", *playing[:-2], *stored, env=env)
+    wait_for(repo.path / "reached")
+    process.kill()
+    process.communicate()
+
+    # Without a sandbox today it is not repeated, so what is there is what the roll-back left.
+    ran = endstate(repo.path, "run", "--resume", "--json", *playing, *stored, env=env)
+
+    assert ran.code == 0, ran.err
+    assert [s["action"] for s in ran.json["settlements"]] == ["roll_back"]
+    assert sorted(path.name for path in repo.path.iterdir() if path.name != ".git") == [".endstate", "a"]
+    assert (repo.path / "a").read_text() == "one\n"
+    assert (repo.path / ".git").exists() == is_checkout
+    if is_checkout:
+        assert (repo.git("rev-parse", "main"), repo.git("status", "--porcelain")) == (base, "")
+        repo.git("fsck", "--full", "--strict")
+
+
+def test_an_interrupted_command_is_not_rolled_back_in_another_repository(git_repo: GitRepo, tmp_path: Path) -> None:
+    """A37: whoever copies a state directory there does not have that repository replaced."""
+    here, there = git_repo({"a": "b"}, "here"), git_repo({"c": "d"}, "there")
+    probing = script(tmp_path / "x", {"text": "y"}, name="probe.json")[:-2]
+    if endstate(here.path, "run", "x", "--sandbox", "required", *probing).code == 2:
+        pytest.skip("there is no sandbox on this machine")
+    playing = script(tmp_path / "x", calls(bash("echo x > reached; sleep 60")), {"text": "done"})
+    process = begin(here.path, "run", "do it", *playing[:-2])
+    wait_for(here.path / "reached")
+    process.kill()
+    process.communicate()
+    shutil.copytree(here.path / ".endstate", there.path / ".endstate")
+
+    ran = endstate(there.path, "run", "--resume", *playing)
+
+    assert (ran.code, "not in this repository" in ran.err) == (13, True)
+    assert sorted(path.name for path in there.path.iterdir()) == [".endstate", ".git", "c"]
+
+
+@pytest.mark.parametrize("does", [FRESH, f"{FRESH}; echo junk > .git/index"])
+def test_a_repository_that_the_session_makes_in_a_plain_directory_does_not_end_it(
+    workspace: Path, tmp_path: Path, does: str
+) -> None:
+    """What it was begun in decides, not what its own call made there."""
+    playing = script(workspace, calls(WRITE, bash(does)), {"text": "done"}, {"text": "and more"})
+    assert endstate(workspace, "run", "do it", *playing).code == 0
+
+    again = endstate(workspace, "run", "--resume", *playing)
+    more = endstate(workspace, "run", "--resume", "and now?", *playing)
+
+    assert (again.code, again.out) == (0, "done\n"), again.err
+    assert (more.code, more.out) == (0, "and more\n"), more.err
+
+
+def test_a_repository_that_a_finished_call_destroyed_does_not_end_the_session(
+    git_repo: GitRepo, tmp_path: Path
+) -> None:
+    repo = git_repo({"a": "b"})
+    playing = script(tmp_path / "x", calls(bash("rm -rf .git")), calls(WRITE), {"text": "done"})
+    assert endstate(repo.path, "run", "do it", "--max-steps", "1", *playing).code == 1
+
+    ran = endstate(repo.path, "run", "--resume", *playing)
+
+    assert (ran.code, ran.out) == (0, "done\n"), ran.err
+
+
+def test_a_repository_that_a_power_cut_broke_is_put_back(git_repo: GitRepo, tmp_path: Path) -> None:
+    """Git syncs less than we do; the machine came up with a HEAD that holds nothing."""
+    repo = git_repo({"a": "b"})
+    marker = tmp_path / "reached"
+    said: list[str] = []
+    playing = script(tmp_path / "x", calls(bash(f"echo x > {marker}; sleep 60")), {"text": "done"})
+    process = begin(repo.path, "run", "do it", *playing)
+    wait_for(marker)
+    process.kill()
+    process.communicate()
+    (repo.path / ".git" / "HEAD").write_text("")
+    replies = parse_script(json.loads((tmp_path / "script.json").read_text()))
+    ports = Ports(
+        dict(os.environ),
+        lambda name, settings: ScriptedProvider(replies),
+        notice=said.append,
+        process=lambda: identity() | {"boot_id": "another"},
+    )
+
+    report = run(Settings(resume=True, working_directory=str(repo.path), sandbox="off"), Choice(), ports)
+
+    assert report.result.conclusion == "success"
+    assert any("started anew" in text for text in said)
+    assert repo.git("symbolic-ref", "HEAD") == "refs/heads/main"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything, whatever the mode")
+@pytest.mark.parametrize("mode", [0o555, 0o000])
+def test_a_workspace_that_is_closed_is_opened_to_go_on(workspace: Path, tmp_path: Path, mode: int) -> None:
+    playing = script(workspace, calls(WRITE), calls(("write", {"path": "b", "content": "b"})), {"text": "done"})
+    endstate(workspace, "run", "do it", "--max-steps", "1", *playing)
+    workspace.chmod(mode)
+
+    ran = endstate(tmp_path, "run", "--resume", "--working-directory", str(workspace), *playing)
+
+    assert ran.code == 0, ran.err
+    assert (workspace / "b").read_text() == "b"
+
+
+@pytest.mark.parametrize(
+    ("does", "code", "said"),
+    [
+        ("rm -rf .git", 13, "there is no .git here"),
+        ("rm .git/HEAD", 13, "git cannot read the .git here"),
+        ("echo junk > .git/index", 4, "index file smaller than expected"),
+    ],
+)
+def test_a_repository_that_somebody_else_broke_is_named_with_what_to_do(
+    git_repo: GitRepo, tmp_path: Path, does: str, code: int, said: str
+) -> None:
+    repo = git_repo({"a": "b"})
+    playing = script(tmp_path / "x", calls(WRITE), calls(WRITE), {"text": "done"})
+    endstate(repo.path, "run", "do it", "--max-steps", "1", *playing)
+    subprocess.run(["sh", "-c", does], cwd=repo.path, check=True)
+
+    ran = endstate(repo.path, "run", "--resume", *playing)
+
+    assert (ran.code, said in ran.err) == (code, True), ran.err
+    assert "git fsck" in ran.err
 
 
 def test_a_required_sandbox_that_is_not_there_fails_before_anything_is_spent(workspace: Path, tmp_path: Path) -> None:

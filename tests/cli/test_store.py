@@ -253,6 +253,16 @@ def test_a_finished_session_is_reported_on_a_fresh_machine_without_a_request(pla
     assert (place.workspace / "a.txt").read_text() == "x\n"
 
 
+def test_nothing_is_claimed_for_a_run_in_a_repository_that_git_cannot_read(place: Place) -> None:
+    place.clone()
+    (place.workspace / ".git" / "index").write_text("junk")
+
+    ran = place.run("do it")
+
+    assert (ran.code, "git fsck" in ran.err) == (4, True)
+    assert not list(place.store.glob("es1/*"))
+
+
 def test_with_nothing_in_the_store_there_is_nothing_to_resume(place: Place) -> None:
     place.store.mkdir()
     for arguments in ((), ("--session", "0123456789ab")):
@@ -535,6 +545,39 @@ def test_a_session_that_died_before_its_first_checkpoint_is_told_from_one_that_n
     assert "has no checkpoint of session" in ran.err
 
 
+def test_a_restore_does_not_replace_branches_and_stashes_that_are_nowhere_else(place: Place) -> None:
+    place.killed()
+    work = Repo(place.workspace)
+    work.git("checkout", "--quiet", "-b", "feature")
+    work.commit({"days-of": "work\n"})
+    work.git("checkout", "--quiet", "main")
+    work.write({"base.txt": "draft\n"})
+    work.git("add", "--all")
+    work.git("stash", "--quiet")
+    before = work.git("for-each-ref")
+
+    refused = place.run("--resume")
+
+    assert refused.code == 13, refused.err
+    assert "feature, a stash" in refused.err
+    assert work.git("for-each-ref") == before
+    work.git("stash", "drop", "--quiet")
+    work.git("branch", "--quiet", "-D", "feature")
+    assert place.run("--resume").code == 0
+
+
+def test_ignored_files_that_a_restore_takes_away_are_named(place: Place) -> None:
+    place.origin.commit({".gitignore": ".env\n"})
+    place.killed()
+    (place.workspace / ".env").write_text("TOKEN=mine\n")
+
+    ran = place.run("--resume")
+
+    assert ran.code == 0, ran.err
+    assert "1 file that was here was replaced or removed by the restore: .env." in ran.err
+    assert "git --git-dir" in ran.err
+
+
 def test_a_restore_does_not_replace_what_somebody_has_done_in_the_checkout(place: Place) -> None:
     place.replies = [calls(WRITE), {"text": "done"}]
     assert place.run("do it").code == 0
@@ -553,6 +596,25 @@ def test_a_restore_does_not_replace_what_somebody_has_done_in_the_checkout(place
     assert not (place.workspace / "mine.txt").exists()
     assert "1 file that was here was replaced or removed by the restore: mine.txt." in told.err
     assert "What was here before is kept as snapshot" in told.err
+
+
+def test_a_session_that_is_started_over_begins_on_what_was_there_before_the_restore(place: Place) -> None:
+    place.replies = [calls(WRITE), {"text": "done"}]
+    assert place.run("do it", "--max-steps", "1").code == 1
+    place.clone()
+    (place.workspace / ".git" / "info" / "exclude").write_text("kept.env\n")
+    (place.workspace / "kept.env").write_text("mine\n")
+    place.replies = [{"text": "done"}]
+
+    ran = place.run("--resume", "--model", "m-2", "--on-mismatch", "restart", "--json")
+
+    assert ran.code == 0, ran.err
+    assert "Restored from" in ran.err
+    assert "on what was here before the restore" in ran.err
+    told = ("resumed", "restored-from", "restored-tree-hash", "changed-files")
+    assert [ran.json[name] for name in told] == [False, None, None, []]
+    assert not (place.workspace / "a.txt").exists()
+    assert (place.workspace / "kept.env").read_text() == "mine\n"
 
 
 def test_what_a_restore_replaced_in_a_plain_directory_is_named_and_can_be_had_again(tmp_path: Path) -> None:
@@ -581,6 +643,38 @@ def test_what_a_restore_replaced_in_a_plain_directory_is_named_and_can_be_had_ag
     subprocess.run(["bash", "-ec", command], cwd=second, check=True, capture_output=True)
     kept = tmp_path / "kept"
     assert {str(p.relative_to(kept)): p.read_text() for p in kept.rglob("*") if p.is_file()} == mine
+
+
+def test_a_session_of_a_plain_directory_replaces_no_repository_but_its_own(tmp_path: Path) -> None:
+    env = {"ENDSTATE_STATE_KEY": KEY}
+    first, copied, other, empty, half = (tmp_path / name for name in ("first", "copied", "other", "empty", "half"))
+    for made in (first, other, empty):
+        made.mkdir()
+    makes = bash("git init -q && git add -A && git -c user.name=n -c user.email=e commit -qm first")
+    playing = (*script(first, calls(WRITE, makes), calls(WRITE), {"text": "done"}), "--store", f"dir:{tmp_path}/store")
+    assert endstate(first, "run", "do it", *playing, "--max-steps", "1", env=env).code == 1
+    shutil.copytree(first, copied)
+    shutil.rmtree(copied / ".endstate")
+    theirs = Repo(other)
+    theirs.git("init", "-q")
+    theirs.commit({"mine": "mine\n"})
+
+    refused = endstate(other, "run", "--resume", *playing, env=env)
+
+    assert refused.code == 13
+    assert "a git repository here that is not of its making" in refused.err
+    assert "empty directory" in refused.err
+    assert theirs.git("status", "--porcelain") == ""
+    half.mkdir()
+    (half / ".git").mkdir()
+    key = max((tmp_path / "store").glob("es1/*/c*"), key=lambda path: path.name).relative_to(tmp_path / "store")
+    state = locate(half, ".endstate")
+    state.claim()
+    state.restore_log.write_text(json.dumps({"key": str(key), "kept": None}))
+    for elsewhere in (half, copied, empty, first):
+        ran = endstate(elsewhere, "run", "--resume", *playing, env=env)
+        assert (ran.code, ran.out) == (0, "done\n"), ran.err
+        assert Repo(elsewhere).git("log", "--format=%s") == "first"
 
 
 class Dies(SessionStore):

@@ -55,6 +55,16 @@ def test_a_closed_standard_stream_stops_nothing(workspace: Path, streams: str) -
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+def test_a_log_on_a_full_disk_ends_nothing_and_changes_no_exit_code(workspace: Path) -> None:
+    playing = script(workspace, calls(WRITE), {"text": "done"})
+    ran = with_streams(workspace, f"2>{FULL}", "run", "do it", *playing)
+    refused = with_streams(workspace, f">{FULL} 2>{FULL}", "run", "--json", *playing)
+
+    assert (ran.returncode, ran.stdout) == (0, "done\n")
+    assert refused.returncode == 2
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
 def test_a_result_that_cannot_be_written_is_said_to_be_recorded(workspace: Path) -> None:
     playing = script(workspace, {"text": "done"})
 

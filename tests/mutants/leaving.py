@@ -220,11 +220,19 @@ ROWS: tuple[Mutant, ...] = (
         name="restore-says-replaced",
         guard="What a restore replaced in a plain directory is said",
         file="src/endstate_action/successor.py",
-        old="not self.is_ours_alone and not is_known",
+        old="bool(arrived.replaced) if repository else not self.is_ours_alone",
         new="may_be_others and self.goes_on",
         tests=(
             "tests/cli/test_store.py::test_what_a_restore_replaced_in_a_plain_directory_is_named_and_can_be_had_again",
         ),
+    ),
+    Mutant(
+        name="own-branches",
+        guard="Branches and stashes that are nowhere else are not replaced unasked",
+        file="src/endstate_action/successor.py",
+        old="    if refs:\n",
+        new="    if False:\n",
+        tests=("tests/cli/test_store.py::test_a_restore_does_not_replace_branches_and_stashes_that_are_nowhere_else",),
     ),
     Mutant(
         name="kept-archive",
@@ -248,8 +256,8 @@ ROWS: tuple[Mutant, ...] = (
         name="restore-confirmed",
         guard="What is given is looked at before a checkpoint is restored",
         file="src/endstate_action/successor.py",
-        old="                self.confirm(_state_of(opened))",
-        new="                pass",
+        old="                if not self.confirm(state):\n",
+        new="                if False:\n",
         tests=("tests/cli/test_store.py::test_bad_input_ends_a_resume_before_anything_is_claimed_or_restored",),
     ),
     Mutant(

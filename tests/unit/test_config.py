@@ -27,6 +27,7 @@ from endstate_action.config import (
     parse_int,
     parse_money,
     parse_prompt,
+    parse_repository_path,
     parse_settings,
     reveal,
 )
@@ -551,3 +552,12 @@ def test_the_example_of_the_reference_can_be_used():
     example = DOCUMENT.read_text().split("```yaml\n", 1)[1].split("```", 1)[0]
     config = parse_config(example, "the example")
     assert config.policy.rules[0].match == r"\bcurl\b"
+
+
+@pytest.mark.parametrize("text", ["/etc/passwd", "..", "../up.yml", "a/../../up.yml", "a\0b"])
+def test_a_file_of_the_trusted_commit_is_named_below_the_workspace(text: str) -> None:
+    with pytest.raises(InputError, match="config-file") as failure:
+        parse_repository_path("config-file", text)
+
+    assert "inside the repository" in failure.value.hint
+    assert parse_repository_path("config-file", "docs/..x/agent.md") == "docs/..x/agent.md"

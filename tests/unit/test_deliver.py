@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from endstate_action.state.records import Attempt, Ended, Prompt
 from endstate_action.state.session import Session, SessionStore
 from endstate_action.system import git
 from endstate_action.system.redaction import Secrets
+from endstate_action.system.tree import scan
 from tests.support.github_server import FOREVER, GitHubServer, bare_repository
 from tests.support.github_shapes import BOT
 from tests.support.repos import Repo
@@ -79,7 +81,7 @@ class Scene:
         )  # fmt: skip
         return Delivery(
             self.session, Place(OWNER, Viewer(BOT), **where), self.repository, os.environ,
-            Secrets({"A_TOKEN": SECRET}), shipper, around, self.folder / "files",
+            Secrets({"A_TOKEN": SECRET}), shipper, around, self.folder / "files", self.folder / "baseline",
         ).announce(result)  # fmt: skip
 
     @property
@@ -120,6 +122,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         (tmp_path / "tmp").mkdir()
         repository = git.discover(repo.path, os.environ, tmp_path / "tmp")
         assert repository is not None
+        scan(repo.path, [b".git"]).save(tmp_path / "baseline")
         repo.write({"app.py": "VERSION = 2\n", "new/file.bin": b"\0\1\2"})
         bound = {"workspace": "git", "base": base, "dirty": {}, "repository": github.name}
         with SessionStore(tmp_path / "sessions").create(bound, session="0" * 11 + "1") as session:
@@ -423,6 +426,89 @@ def test_a_secret_in_the_name_of_a_branch_stops_the_commit(scene: Scene) -> None
     announced = scene.attempt(target=Target(f"feature/{SECRET}", is_own=False))
     assert "branch name" in announced.problems[0]
     assert SECRET not in str([r.body for r in scene.github.received] + [r.path for r in scene.github.received])
+
+
+# What git cannot read
+
+
+def broken(scene: Scene, damage: str) -> Path:
+    """Where the whole `.git` is kept, after an agent did something to the one in the workspace."""
+    git_dir, kept = scene.repo.path / ".git", scene.folder / "kept"
+    shutil.copytree(git_dir, kept, symlinks=True)
+    if damage == "index":
+        (git_dir / "index").write_text("x")
+    elif damage == "HEAD":
+        (git_dir / "HEAD").unlink()
+    else:
+        shutil.rmtree(git_dir / damage)
+    return kept
+
+
+def repaired(scene: Scene, kept: Path) -> None:
+    shutil.rmtree(scene.repo.path / ".git", ignore_errors=True)
+    kept.rename(scene.repo.path / ".git")
+
+
+@pytest.mark.parametrize("damage", ["", "objects", "HEAD", "index"])
+def test_what_git_cannot_read_is_undelivered_everywhere_until_it_can(scene: Scene, damage: str) -> None:
+    kept = broken(scene, damage)
+    announced = scene.attempt()
+    (problem,) = announced.problems
+    assert "cannot read the checkout" in problem
+    assert (announced.is_final, announced.commit, scene.github.tip(scene.own)) == (False, None, None)
+    evidence = parse_evidence((scene.folder / "files" / "evidence.json").read_bytes(), "it")
+    assert (evidence.conclusion, evidence.reason) == ("undelivered", problem)
+    body = scene.github.comments[0]["body"]
+    assert '"state":"undelivered"' in body
+    first = body.split("\n")[1]
+    assert first.startswith("**Done, but not delivered")
+    assert "cannot read the checkout" in first
+    assert "2 files changed, not committed" in first
+    assert "- modified `app.py`\n- added `new/file.bin`" in body
+    assert "a re-run looks again" in body
+    repaired(scene, kept)
+    scene.stands(scene.attempt())
+
+
+def test_where_no_commit_is_wanted_the_comment_says_what_git_could_not_tell(scene: Scene) -> None:
+    broken(scene, "objects")
+    announced = scene.attempt(commits=None, target=None)
+    assert (announced.problems, announced.evidence.conclusion) == ((), "success")
+    body = scene.github.comments[0]["body"]
+    assert "**Git cannot read the checkout any more" in body
+    assert "in the workspace of this run's machine" in body
+    assert "- modified `app.py`\n- added `new/file.bin`" in body
+
+
+def test_without_the_scan_of_the_start_nobody_says_that_nothing_was_changed(scene: Scene) -> None:
+    (scene.folder / "baseline").unlink()
+    broken(scene, "objects")
+    announced = scene.attempt()
+    assert (len(announced.problems), announced.evidence.changed_files) == (1, None)
+    assert "What was changed could not be told." in scene.github.comments[0]["body"]
+
+
+def test_no_commit_is_missing_where_nothing_was_changed_but_the_git_directory(scene: Scene) -> None:
+    scan(scene.repo.path, [b".git"]).save(scene.folder / "baseline")
+    broken(scene, "")
+    announced = scene.attempt()
+    assert (announced.problems, announced.evidence.conclusion, announced.evidence.uncommitted) == ((), "success", None)
+    assert "Nothing was changed." in scene.github.comments[0]["body"]
+
+
+def test_what_stopped_is_not_undelivered_where_git_cannot_read_it(scene: Scene) -> None:
+    broken(scene, "")
+    announced = scene.attempt(Result("stopped", "max-steps: 3 of 3 steps are used", ""))
+    assert (announced.problems, announced.evidence.conclusion) == ((), "stopped")
+    assert "**Git cannot read the checkout any more" in scene.github.comments[0]["body"]
+
+
+def test_a_commit_that_was_delivered_is_told_where_git_can_read_nothing_any_more(scene: Scene) -> None:
+    made = scene.attempt().commit
+    broken(scene, "objects")
+    announced = scene.attempt()
+    assert (announced.problems, announced.commit, announced.branch) == ((), made, scene.own)
+    assert f'"commit":"{made}"' in scene.github.comments[0]["body"]
 
 
 # What was not a success

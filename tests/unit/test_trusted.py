@@ -76,6 +76,15 @@ def test_without_a_checkout_there_is_nothing_to_trust(tmp_path: Path, kind: str)
     assert "actions/checkout" in failure.value.hint
 
 
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../up.yml", "a/../../up.yml", ":(glob)*", ":!x", "", "a\0b", "a\udcff"]
+)
+def test_what_no_commit_can_have_is_not_there(upstream: Repo, name: str) -> None:
+    """A configuration file at the trusted commit may name what it likes."""
+    with Trusted.of(upstream.path, os.environ, {}) as trusted:
+        assert trusted.read(upstream.git("rev-parse", "main"), name) is None
+
+
 def test_a_link_at_the_trusted_commit_is_not_followed(upstream: Repo, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (upstream.path / "link").symlink_to(tmp_path / "secret")

@@ -28,14 +28,13 @@ from endstate_action.agent.context import (
     tokens_per_byte,
 )
 from endstate_action.agent.fingerprint import accepted_or_refuse, answering_model_changed
-from endstate_action.agent.observe import Observer
+from endstate_action.agent.observe import Observer, will_be_undone
 from endstate_action.agent.policy import Policy
 from endstate_action.agent.providers.base import ContextOverflow, ModelUnknown, Provider, Reply, Request
 from endstate_action.agent.shipping import KeptHere, Shipping
 from endstate_action.agent.tools.base import Tool
 from endstate_action.agent.verdict import Ask, Done, Stop, verdict
 from endstate_action.config import Limits
-from endstate_action.effects import EffectClass
 from endstate_action.errors import (
     EndstateError,
     InputError,
@@ -489,8 +488,8 @@ class AgentLoop:
 
     def _notice_changes(self) -> None:
         """Tell the model, once, what is not as it was last recorded."""
-        if self._will_be_undone():
-            return
+        if will_be_undone(self._state, self._observer):
+            return  # what was changed meanwhile is then kept under the roll-back's name
         seen, last = self._observer.now(), self._state.observed
         if seen.is_as(last):
             return
@@ -505,12 +504,6 @@ class AgentLoop:
             # What an interrupted command of ours did is no news to who resumes it.
             if None not in self._in_flight():
                 self._emit(Told(text.strip("[]")))
-
-    def _will_be_undone(self) -> bool:
-        """Whether a roll-back is at hand; what was changed meanwhile is then kept under the roll-back's name."""
-        started = (self._state.started.get(place) for place in self._state.pending)
-        undone = (EffectClass.CONTAINED, EffectClass.NETWORKED)
-        return any(s and s[-1].effect in undone and self._observer.can_roll_back(s[-1].root) for s in started)
 
     def _in_flight(self) -> tuple[str | None, ...]:
         """Paths that pending calls may have changed; None stands for one that may have changed anything."""

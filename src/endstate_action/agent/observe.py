@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from endstate_action.effects import EffectClass
 from endstate_action.errors import SnapshotDamaged
@@ -45,7 +45,7 @@ class Snapshots(Protocol):
 
     def take(self, *, full_rehash: bool = False) -> Snapshot: ...
 
-    def verify(self, root: str) -> None: ...
+    def confirm(self, root: str) -> None: ...
 
     def restore(self, root: str, *, keep: bool = True) -> Restored: ...
 
@@ -98,11 +98,11 @@ class Observer:
         return self._last
 
     def can_roll_back(self, root: str | None) -> bool:
-        """Whether the snapshot is there, whole."""
+        """Whether the snapshot is there, whole, and what it takes to restore it can be read."""
         if self._snapshots is None or root is None:
             return False
         try:
-            self._snapshots.verify(root)
+            self._snapshots.confirm(root)
         except SnapshotDamaged:
             return False
         return True
@@ -158,6 +158,13 @@ def was_killed_in_opaque_call(state: State) -> bool:
     return any(starts[-1].effect is EffectClass.OPAQUE for starts in started if starts)
 
 
+def will_be_undone(state: State, observer: Observer) -> bool:
+    """Whether a roll-back is at hand: a call that is undone where it was interrupted has no outcome yet."""
+    started = (state.started.get(place) for place in state.pending)
+    undone = (EffectClass.CONTAINED, EffectClass.NETWORKED)
+    return any(s and s[-1].effect in undone and observer.can_roll_back(s[-1].root) for s in started)
+
+
 def was_killed_before_boot(state: State, process: Mapping[str, object]) -> bool:
     """Whether the attempt before `process` neither ended by itself nor ran since the machine was started.
 
@@ -170,18 +177,23 @@ def was_killed_before_boot(state: State, process: Mapping[str, object]) -> bool:
     return bool(before and now) and before != now and earlier[-1].process.get("host") == process.get("host")
 
 
-def changed_since(baseline: Path, seen: Seen) -> list[str] | None:
-    """Names of the files that differ from the scan kept at `baseline`; None where that cannot be read."""
+def changed_since(baseline: Path, seen: Scan) -> dict[str, Literal["added", "modified", "deleted"]] | None:
+    """The files that differ from the scan kept at `baseline`, by name; None where that cannot be read."""
     before = Scan.load(baseline)
     if before is None:
         return None
-    changes = diff(before, seen.scan)
-    was, now = (found.entries if changes else {} for found in (before, seen.scan))
+    changes = diff(before, seen)
+    was, now = (found.entries if changes else {} for found in (before, seen))
 
     def is_file(entry: Entry | None) -> bool:
         return entry is not None and entry.kind is not Kind.DIRECTORY
 
-    return [display(c.path) for c in changes if is_file(was.get(c.path)) or is_file(now.get(c.path))]
+    found: dict[str, Literal["added", "modified", "deleted"]] = {}
+    for path in (change.path for change in changes):
+        before_it, after_it = is_file(was.get(path)), is_file(now.get(path))
+        if before_it or after_it:
+            found[display(path)] = "added" if not before_it else "modified" if after_it else "deleted"
+    return found
 
 
 def keep_baseline(baseline: Path, seen: Seen) -> None:

@@ -128,7 +128,10 @@ class Sandbox(_Value):
 
 
 class ChangedFile(_Value):
-    """One path of the published tree that is not as it was in the base tree; mode and blob are None when deleted."""
+    """One path of the published tree that is not as it was in the base tree; mode and blob are None when deleted.
+
+    Without a published tree, as where git could not read the checkout, of the workspace and by name alone.
+    """
 
     path: Text
     """Spelled so that it leads back to the name's bytes."""

@@ -57,11 +57,13 @@ _WHAT_NOW = {
     "failed": "What was recorded is kept. Once the cause is removed, *Re-run failed jobs* goes on from the newest "
     "checkpoint.",
 }
-_REFUSED_FOR_GOOD = "Until that is put right a repeat would be refused in the same way, so nothing more is tried."
-_BY_HAND = (
-    "Apply the patch by hand (`git apply`; the step's output `patch-file` names it), or ask, in a new run, for a "
-    "change without what was refused."
+LOOK_AGAIN = (
+    "The result is kept and nothing is paid twice: a re-run looks again, on a fresh checkout, and delivers it without "
+    "asking the model if git can read that. If it cannot, ask in a new run for a change that leaves `.git` alone."
 )
+_REFUSED_FOR_GOOD = "Until that is put right a repeat would be refused in the same way, so nothing more is tried."
+_BY_HAND = "Apply the patch by hand (`git apply`; the step's output `patch-file` names it), or ask"
+_WITHOUT_IT = "in a new run, for a change without what was refused."
 _SETTLED = {
     "roll_back_and_run": "rolled back and re-run",
     "run": "re-run",
@@ -93,6 +95,11 @@ class Working:
     remedy: str = ""
     """What would make it durable."""
     run_url: str | None = None
+
+
+def is_unread(evidence: Evidence) -> bool:
+    """Whether there are changes, or may be, of which git could make no tree."""
+    return evidence.uncommitted is not None and evidence.trees.git_tree is None
 
 
 def headline(evidence: Evidence) -> str:
@@ -193,7 +200,9 @@ def earlier_of(body: str, session: str, task: int) -> tuple[str, ...]:
 
 
 def _first_line(evidence: Evidence) -> str:
-    reason = f" {plain(evidence.reason, 400)}." if evidence.reason and evidence.conclusion != "success" else ""
+    reason = (
+        f" {plain(evidence.reason.rstrip('.'), 400)}." if evidence.reason and evidence.conclusion != "success" else ""
+    )
     return f"**{headline(evidence)}.**{reason} {', '.join(_facts(evidence))}. {_changed_in_short(evidence)}".rstrip()
 
 
@@ -205,7 +214,7 @@ def _facts(evidence: Evidence) -> Iterator[str]:
 
 def _changed_in_short(evidence: Evidence) -> str:
     if evidence.changed_files is None:
-        return ""
+        return "What was changed could not be told." if is_unread(evidence) else ""
     if not evidence.changed_files:
         left_out = len(evidence.trees.left_out)
         return f"{_count(left_out, 'changed path')}, which no commit can hold." if left_out else "Nothing was changed."
@@ -257,7 +266,9 @@ def _assembled(above: list[str], evidence: Evidence, said: str, patch: Patch | N
 def _advice(evidence: Evidence, *, is_final: bool) -> Iterator[str]:
     file = evidence.uncommitted.patch_file if evidence.uncommitted else None
     if is_final:
-        yield f"{_REFUSED_FOR_GOOD} {_BY_HAND}" if file else _REFUSED_FOR_GOOD
+        yield f"{_REFUSED_FOR_GOOD} {_BY_HAND if file else 'Ask'}, {_WITHOUT_IT}"
+    elif evidence.conclusion == "undelivered" and is_unread(evidence):
+        yield LOOK_AGAIN
     elif now := _WHAT_NOW[evidence.conclusion]:
         yield now
     if evidence.accepted_mismatches:
@@ -270,6 +281,8 @@ def _advice(evidence: Evidence, *, is_final: bool) -> Iterator[str]:
         )
     if file:
         yield f"Changed and not committed is not lost. The whole patch is in {code(file, 200)}."
+    elif is_unread(evidence):
+        yield _without_git(evidence)
     elif evidence.uncommitted:
         yield "**The patch file could not be written.** What was changed is in the workspace, and shown here in part."
     if evidence.trees.left_out:
@@ -277,6 +290,17 @@ def _advice(evidence: Evidence, *, is_final: bool) -> Iterator[str]:
         yield "**No commit can hold these changes, and no patch:**\n\n" + bullets(
             lines, len(evidence.trees.left_out), 1500, _IN_THE_FILE
         )
+
+
+def _without_git(evidence: Evidence) -> str:
+    names = (
+        "which files is not known on this machine" if evidence.changed_files is None else "the files are named below"
+    )
+    kept = " and in its newest checkpoint, which a re-run restores" if evidence.durability.checkpoint else " alone"
+    return (
+        "**Git cannot read the checkout any more, so what was changed could not be told by it**: there is no patch and "
+        f"no difference, and {names}. What was changed is in the workspace of this run's machine{kept}."
+    )
 
 
 def _attempts(attempts: Sequence[Attempt]) -> Iterator[str]:

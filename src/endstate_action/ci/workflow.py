@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from secrets import token_hex
@@ -29,6 +29,9 @@ MAX_SUMMARY_BYTES = 1024 * 1024 - 1024
 """The runner drops a summary above 1 MiB whole."""
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
+_OPTION = re.compile(r"--([a-z-]+) ([^`\s]+)")
+# Options in backquotes, with or without a command that is a mere retry here; anything else in them; an option alone.
+_OPTIONS = re.compile(r"`(?:endstate run --resume )?((?:--[a-z-]+ [^`\s]+ ?)+)`|`[^`]*`|--([a-z-]+)")
 _FILES = ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE")
 _READ_BYTES = 8 * 1024 * 1024
 _RANDOM_BYTES = 16
@@ -219,6 +222,20 @@ class RunnerFiles:
                 hint="See that the runner's temporary directory is writable and has space.",
             ) from error
         self._ours[name] += data
+
+
+def as_inputs(text: str, names: Collection[str]) -> str:
+    """Options of the command line that are inputs, as a workflow gives them: `--store none` is `store: none` there."""
+
+    def spelt(found: re.Match[str]) -> str:
+        given, alone = _OPTION.findall(found[1] or ""), found[2]
+        if alone in names:
+            return alone
+        if not given or not {name for name, _ in given} <= set(names):
+            return found[0]
+        return f"`{', '.join(f'{name}: {value}' for name, value in given)}`"
+
+    return _OPTIONS.sub(spelt, text)
 
 
 def _read(path: str) -> bytes | None:

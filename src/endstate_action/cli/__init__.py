@@ -6,6 +6,7 @@ else goes to standard error. This module is the only one that prints or reads th
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -55,6 +56,7 @@ CONCLUSIONS = {"success": 0, "stopped": 1, "interrupted": 75, "mismatch": 13, "f
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _DEBUG = "ENDSTATE_TRACEBACK"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _RESUME = "endstate run --resume"
 _MEANT = {"resume": "run --resume", "inspect": "sessions inspect", "list": "sessions list",
           "show": "sessions show", "status": "sessions show",
@@ -178,7 +180,9 @@ def _failed(error: EndstateError, as_json: bool) -> int:
     if hint:
         _say_lines(f"  {hint}")
     if as_json:
-        _put(json.dumps(_failure(error, hint), ensure_ascii=False))
+        # What went wrong counts, also where nobody can be told of it.
+        with suppress(SystemExit):
+            _put(json.dumps(_failure(error, hint), ensure_ascii=False))
     return error.exit_code
 
 
@@ -191,6 +195,11 @@ def _failure(error: EndstateError, hint: str) -> dict[str, Any]:
 
 
 def _defect(error: Exception, as_json: bool) -> int:
+    return _failed(as_defect(error), as_json)
+
+
+def as_defect(error: Exception) -> EndstateError:
+    """What a defect of ours is told as; its traceback is printed where that is asked for."""
     import traceback
 
     frames = traceback.extract_tb(error.__traceback__)
@@ -202,7 +211,7 @@ def _defect(error: Exception, as_json: bool) -> int:
     )
     if os.environ.get(_DEBUG):
         traceback.print_exception(error)
-    return _failed(shown, as_json)
+    return shown
 
 
 def _is_printing(error: OSError) -> bool:
@@ -918,9 +927,11 @@ def _say(text: str) -> None:
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
-    except OSError:
+    except OSError as error:
         _discard(2)
-        hang_up()
+        # A disk that is full behind a log is no reader that is gone.
+        if error.errno not in _FULL:
+            hang_up()
 
 
 def hang_up() -> None:

@@ -22,10 +22,12 @@ from endstate_action.cli import (
     _provider,
     _put,
     _say,
+    as_defect,
     cli,
     hang_up,
     printable,
 )
+from endstate_action.errors import EndstateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,7 +40,9 @@ if TYPE_CHECKING:
 def action() -> int:
     """What action.yml runs: reads its inputs from INPUT_* and its event from the runner's variables."""
     environ = dict(_clean_environment())
-    from endstate_action.ci.workflow import Log
+    from endstate_action.ci.workflow import Log, RunnerFiles
+    from endstate_action.system.redaction import Secrets
+    from endstate_action.system.secrets import split_environment
     from endstate_action.system.supervise import supervise
 
     for name, given in (("ANTHROPIC_API_KEY", "INPUT_ANTHROPIC_API_KEY"), ("ANTHROPIC_BASE_URL", "INPUT_BASE_URL")):
@@ -60,10 +64,18 @@ def action() -> int:
         # Beside everything that stands before the first request: it takes longer than all of it.
         if environ.get("INPUT_PROVIDER") in (None, "", "anthropic"):
             Thread(target=_load_sdk, name="endstate-sdk", daemon=True).start()
-        from endstate_action.action import Step
+        try:
+            from endstate_action.action import Step
 
-        _begun.is_running = True
-        return Step(environ, provider, write).run()
+            _begun.is_running = True
+            return Step(environ, provider, write).run()
+        except Exception as error:  # noqa: BLE001  whatever the step's own last door does not see
+            shown = as_defect(error)
+            said = Secrets(split_environment(environ)[1]).redact(f"{shown} {shown.hint}")
+            Log(write).annotate("error", said, "endstate: failed")
+            with suppress(EndstateError):
+                RunnerFiles(environ).outputs({"conclusion": "failed"})
+            return shown.exit_code
 
     def tell(name: str, again: bool) -> None:
         what = "It is started again on this machine" if again else "It is not started again"

@@ -20,6 +20,7 @@ from endstate_action.config.settings import (
     parse_model,
     parse_money,
     parse_prompt,
+    parse_repository_path,
     parse_settings,
     parse_state_dir,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "parse_model",
     "parse_money",
     "parse_prompt",
+    "parse_repository_path",
     "parse_settings",
     "parse_state_dir",
     "reveal",

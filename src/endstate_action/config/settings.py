@@ -202,6 +202,13 @@ def parse_state_dir(name: str, text: str) -> str:
     return "/".join(parts)
 
 
+def parse_repository_path(name: str, text: str) -> str:
+    """What a commit can have: a path below the workspace, not one of the machine."""
+    if text.startswith("/") or ".." in text.split("/") or "\0" in text:
+        raise _refused(name, text, "a path inside the repository, relative to the workspace")
+    return text
+
+
 def _parse_path(name: str, text: str) -> str:
     if "\0" in text or not text.strip():
         raise _refused(name, text, "a path")

@@ -112,7 +112,9 @@ class StateDirectory:
     def _clear(self) -> None:
         _remove(self.tmp, own_files.names(self.tmp))
         sessions = own_files.names(self.sessions)
-        orphans = [n for n in sessions if ".db-" in n and n.rpartition("-")[0] not in sessions]
+        # A removal takes the count first: where that is left, the database was lost, and the rest may be needed.
+        known = {n.removesuffix("-rows") for n in sessions}
+        orphans = [n for n in sessions if ".db-" in n and n.rpartition("-")[0] not in known]
         _remove(self.sessions, [*orphans, *(n for n in sessions if n.startswith(".new-"))])
         caches = [self.cache / name for name in own_files.names(self.cache) if name.startswith("snapshot-")]
         for folder in (self.path / "baseline", self.cache, *caches):

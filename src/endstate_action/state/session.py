@@ -76,6 +76,7 @@ Row: TypeAlias = tuple[int, str, str]
 """Number, kind and body of a record, as they are stored."""
 
 SUFFIX = ".db"
+_COUNT = "-rows"
 _LEAST_ROW_BYTES = 32
 _END_OF_TIME = 1e11
 """A later time than this, in seconds, cannot be printed."""
@@ -486,7 +487,7 @@ class _Count:
 
 
 def _count_file(path: Path) -> Path:
-    return path.with_name(path.name + "-rows")
+    return path.with_name(path.name + _COUNT)
 
 
 def _counted(path: Path) -> int:
@@ -719,6 +720,13 @@ class SessionStore:
             raise closed(self.directory) from error
         if is_link:
             raise StateError(f"{path} is a symbolic link, so it was not opened.", hint="Remove the link.")
+        if not is_file and _count_file(path).exists():
+            what = "something else stands in its place" if os.path.lexists(path) else "it is gone"
+            raise SessionDamaged(
+                f"The file of session {session} is not there: {what}. It was not opened, and nothing was run.",
+                hint=f"Put {path} back if you moved it. With the store that its checkpoints went to, `endstate run "
+                f"--resume --session {session} --store …` goes on from there; `endstate run` begins a new session.",
+            )
         if not is_file:
             raise UnknownSession(
                 f"There is no session {session} in {self.directory}; nothing was run.",
@@ -729,12 +737,14 @@ class SessionStore:
     def _files(self) -> list[Path]:
         """What can be a session by its name; anything else that lies here is none of ours."""
         try:
-            with os.scandir(self.directory) as found:
-                names = [e.name for e in found if e.name.endswith(SUFFIX) and e.is_file(follow_symlinks=False)]
+            with os.scandir(self.directory) as entries:
+                found = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except PermissionError as error:
             raise closed(self.directory) from error
+        # One of which only the count is left has been lost, and not removed.
+        names = {name.removesuffix(_COUNT) for name in found if name.removesuffix(_COUNT).endswith(SUFFIX)}
         return [self.directory / name for name in names if _ID.fullmatch(name.removesuffix(SUFFIX))]
 
     def _set_journal_mode(self, db: sqlite3.Connection) -> str:
@@ -767,8 +777,11 @@ class SessionStore:
 
 
 def _delete(path: Path) -> None:
-    """A database and what belongs to it, itself first: without its WAL it would be a shorter history."""
-    for suffix in ("", "-wal", "-shm", "-journal", "-rows"):
+    """A database and what belongs to it, itself before its WAL: without that it would be a shorter history.
+
+    Before both its count, which without them would speak of a session that was lost.
+    """
+    for suffix in (_COUNT, "", "-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
@@ -945,7 +958,7 @@ def migrate(path: Path, migrations: Mapping[int, Callable[[sqlite3.Connection], 
                     target.execute("COMMIT")
                 target.execute("PRAGMA journal_mode=delete")
                 _load(target, path)
-        for suffix in ("-wal", "-shm", "-rows"):
+        for suffix in ("-wal", "-shm", _COUNT):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         copy.replace(path)
         sync_directory(path.parent)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,9 +79,32 @@ def discover(root: Path, env: Mapping[str, str], tmp: Path) -> Repository | None
         settings = user.settings()
     except (GitError, ValueError):
         return None
-    durable, viewing = user.closed(settings, "all"), user.closed(settings, "loose-object")
-    place, who = tmp.absolute() / "git-view", identity(settings)
-    return Repository(root, git_dir, root / common, place, object_format, who, user, durable, viewing)
+    return _repository(user, git_dir, root / common, object_format, settings, tmp)
+
+
+def presume(root: Path, env: Mapping[str, str], tmp: Path, object_format: str) -> Repository | None:
+    """The repository that was at `root` with this object format, whatever has become of it; for who puts it back.
+
+    A call can break a repository so that git does not take it for one. Its configuration, which a call in the sandbox
+    cannot write, is read from its file.
+
+    Args:
+        env, tmp: as for `discover`.
+
+    Returns:
+        None without a git program.
+    """
+    root = root.absolute()
+    git_dir = _git_dir(root) or root / ".git"
+    user = Git.for_user(root, git_dir, env)
+    if user is None:
+        return None
+    common = _common_dir(git_dir)
+    settings: dict[str, str] = {}
+    for where in ((), ("--file", str(common / "config"))):
+        with suppress(GitError):
+            settings |= user.settings(*where)
+    return _repository(user, git_dir, common, object_format, settings, tmp)
 
 
 def is_in_index(root: Path, path: str, env: Mapping[str, str]) -> bool:
@@ -137,9 +160,30 @@ class Repository:
         )
         return bool(listed)
 
+    def unpublished(self, but: Iterable[str]) -> list[str]:
+        """Refs of local branches and of the newest stash that lead to commits of this repository alone.
+
+        That is, which no branch of a remote repository had when it was last looked at; nor has what `but` names them.
+        """
+        listed = self._git.out("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/stash")
+        refs = [line.split(" ", 1) for line in text(listed).splitlines()]
+        known = self._git.out(
+            *("rev-list", "--ignore-missing", *(tip for tip, _ in refs), "--not", "--remotes", *but)
+        ) if refs else b""  # fmt: skip
+        alone = set(text(known).split())
+        return [ref for tip, ref in refs if tip in alone]
+
+    def paths_at(self, commit: str) -> set[bytes]:
+        """All files of a commit."""
+        return set(split(self._git.out("ls-tree", "-r", "-z", "--name-only", "--full-tree", commit)))
+
     def remote_url(self) -> str | None:
         """Where the checkout came from, as its configuration says; None where it says nothing."""
-        return self._user.settings().get("remote.origin.url")
+        found = self._user.settings().get("remote.origin.url")
+        with suppress(GitError):
+            # The file is asked where git does not take what is here for a repository.
+            found = found or self._user.settings("--file", str(self.common_dir / "config")).get("remote.origin.url")
+        return found
 
     def read_at(self, commit: str, path: str) -> bytes | None:
         """A file's content as `commit` has it; None where there is no file of that name (a link is none)."""
@@ -399,6 +443,14 @@ class Repository:
         return file_digest(at(self.root, path)) if found in ("file", "link") else found
 
 
+def _repository(
+    user: Git, git_dir: Path, common_dir: Path, object_format: str, settings: Mapping[str, str], tmp: Path
+) -> Repository:
+    durable, viewing = user.closed(settings, "all"), user.closed(settings, "loose-object")
+    place, who = tmp.absolute() / "git-view", identity(settings)
+    return Repository(user.root, git_dir, common_dir, place, object_format, who, user, durable, viewing)
+
+
 def _git_dir(root: Path) -> Path | None:
     """Where `.git` leads. A linked work tree and a submodule have a file there that names the directory."""
     place = root / ".git"
@@ -406,6 +458,13 @@ def _git_dir(root: Path) -> Path | None:
         return place
     named = re.match(rb"gitdir: (.+)", place.read_bytes()[:4096]) if place.is_file() else None
     return root / os.fsdecode(named[1].rstrip()) if named else None
+
+
+def _common_dir(git_dir: Path) -> Path:
+    """As git lays it out where the file that says so is gone."""
+    with suppress(OSError):
+        return git_dir / os.fsdecode((git_dir / "commondir").read_bytes().rstrip(b"\n"))
+    return git_dir.parent.parent if git_dir.parent.name == "worktrees" else git_dir
 
 
 def _content(place: Path) -> str:

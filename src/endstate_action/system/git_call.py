@@ -90,9 +90,9 @@ class Git:
         places = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(root)}
         return cls(program, root, passed_on | _QUIET | places) if program else None
 
-    def settings(self) -> dict[str, str]:
-        """The last value of each configured key, keys in lower case."""
-        pairs = (item.partition(b"\n") for item in split(self.out("config", "--list", "-z", "--includes")))
+    def settings(self, *where: str) -> dict[str, str]:
+        """The last value of each configured key, keys in lower case; of the place in `where`, in git's words."""
+        pairs = (item.partition(b"\n") for item in split(self.out("config", *where, "--list", "-z", "--includes")))
         # A key that stands alone is a switch, and on.
         return {text(key): text(value) if separator else "true" for key, separator, value in pairs}
 

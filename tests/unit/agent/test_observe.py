@@ -107,4 +107,5 @@ def test_changed_files_are_files(workspace: Path) -> None:
     (workspace / "d" / "b").mkdir()
     (workspace / "link").symlink_to("new")
     # A directory that took a file's place is told by that file, which is gone.
-    assert changed_since(workspace / ".endstate" / "baseline", observer(workspace).now()) == ["d/b", "link"]
+    found = changed_since(workspace / ".endstate" / "baseline", observer(workspace).now().scan)
+    assert found == {"d/b": "deleted", "link": "added"}

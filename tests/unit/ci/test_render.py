@@ -193,6 +193,7 @@ def test_what_is_refused_for_good_is_not_said_to_be_delivered_by_a_re_run():
     assert "Re-run" not in body
     lost = interrupted_result(conclusion="undelivered", uncommitted={"patch-file": None})
     assert "by hand" not in comment(lost, OWNER, is_final=True)
+    assert "Ask, in a new run, for a change without what was refused." in comment(lost, OWNER, is_final=True)
     assert "could not be written" in comment(lost, OWNER, is_final=True)
 
 

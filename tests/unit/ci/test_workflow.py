@@ -17,6 +17,7 @@ from endstate_action.ci.workflow import (
     MAX_SUMMARY_BYTES,
     Log,
     RunnerFiles,
+    as_inputs,
     command,
     harmless,
     output_entry,
@@ -329,3 +330,23 @@ def test_what_was_cut_short_fails_its_step_and_only_that_is_run_again():
 )
 def test_an_ending_is_found_by_its_code(row, conclusion: str):
     assert row.conclusion == conclusion
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "`--on-mismatch continue` goes on, `restart` does not.",
+            "`on-mismatch: continue` goes on, `restart` does not.",
+        ),
+        ("`endstate run --resume --model M --on-mismatch continue` does.", "`model: M, on-mismatch: continue` does."),
+        ("Name a store, or do without --store.", "Name a store, or do without store."),
+        # What no input can say stays a command.
+        ("Then `endstate run --resume`.", "Then `endstate run --resume`."),
+        ("`endstate run --resume --session a --store dir:x`", "`endstate run --resume --session a --store dir:x`"),
+        ("`endstate run PROMPT --store x`, or --script FILE", "`endstate run PROMPT --store x`, or --script FILE"),
+        ("`git log --all` tells -- or `", "`git log --all` tells -- or `"),
+    ],
+)
+def test_a_remedy_is_told_in_inputs_where_an_input_can_do_it(said, told):
+    assert as_inputs(said, ("on-mismatch", "model", "store")) == told

@@ -726,3 +726,27 @@ def test_what_a_killed_removal_left_says_nothing_of_a_new_session(store: Session
     (store.directory / "aaaaaaaaaaaa.db-rows").write_bytes(b"%020d\n" % 40)
     with store.create(session="aaaaaaaaaaaa") as session:
         assert session.state.records == 1
+
+
+@pytest.mark.parametrize("there", ["nothing", "a link", "a directory", "a fifo"])
+def test_a_session_whose_file_is_gone_or_replaced_is_damaged_and_not_unknown(store: SessionStore, there: str) -> None:
+    store.create(session="aaaaaaaaaaaa").close()
+    path = store.directory / "aaaaaaaaaaaa.db"
+    path.rename(store.directory.parent / "elsewhere")
+    match there:
+        case "a link":
+            path.symlink_to(store.directory.parent / "elsewhere")
+        case "a directory":
+            path.mkdir()
+        case "a fifo":
+            os.mkfifo(path)
+        case _:
+            pass
+
+    assert store.names() == ["aaaaaaaaaaaa"]
+    (listed,) = store.all()
+    assert listed.problem
+    for look in (store.read, store.open, lambda name: list(store.rows(name))):
+        with pytest.raises(StateError, match=r"not opened") as caught:
+            look("aaaaaaaaaaaa")
+        assert caught.value.exit_code == 4

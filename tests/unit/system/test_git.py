@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from endstate_action.system.git import Head, Repository, discover
+from endstate_action.system.git import Head, Repository, discover, presume
 from endstate_action.system.git_call import GitError, HeadMoved, LeftLocked, UntrustedConfig
 from endstate_action.system.git_message import FALLBACK_IDENTITY, with_trailer
 from tests.support.repos import GitRepo, Repo
@@ -85,9 +85,44 @@ def test_a_directory_that_is_not_the_top_of_a_work_tree_is_no_repository(git_rep
         assert discover(root, os.environ, tmp_path / "tmp") is None
 
 
+@pytest.mark.parametrize("gone", ["HEAD", "index", "objects", "refs"])
+def test_a_repository_that_git_cannot_read_is_opened_as_it_was(
+    git_repo: GitRepo, opened: Opened, tmp_path: Path, gone: str
+) -> None:
+    """For who puts it back: with the names and line ends of its own configuration."""
+    repo = git_repo({"a": "a"})
+    repo.git("config", "user.name", "Of This Repository")
+    repo.git("config", "user.email", "it@example.invalid")
+    repo.git("remote", "add", "origin", "https://example.invalid/it")
+    before = opened(repo)
+    place = repo.path / ".git" / gone
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+
+    found = presume(repo.path, os.environ, tmp_path / "tmp", "sha1")
+
+    assert found == before
+    assert (found.identity[0], found.remote_url()) == ("Of This Repository", "https://example.invalid/it")
+
+
+def test_a_linked_work_tree_that_lost_its_way_is_opened_as_it_was(
+    git_repo: GitRepo, opened: Opened, tmp_path: Path
+) -> None:
+    repo = git_repo({"a": "a"})
+    repo.git("worktree", "add", "-q", "-b", "side", "../side")
+    before = opened(tmp_path / "side")
+    for name in ("HEAD", "commondir"):
+        (before.git_dir / name).unlink()
+
+    found = presume(tmp_path / "side", os.environ, tmp_path / "tmp", "sha1")
+
+    assert found is not None
+    assert (found.git_dir, found.common_dir) == (before.git_dir, before.common_dir)
+
+
 def test_without_a_git_program_there_is_no_repository(git_repo: GitRepo, tmp_path: Path) -> None:
     repo = git_repo()
     assert discover(repo.path, {"PATH": str(tmp_path)}, tmp_path / "tmp") is None
+    assert presume(repo.path, {"PATH": str(tmp_path)}, tmp_path / "tmp", "sha1") is None
 
 
 def test_a_git_in_the_work_tree_is_not_the_one_that_is_called(

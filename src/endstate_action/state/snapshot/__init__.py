@@ -20,6 +20,7 @@ from typing import Protocol
 
 from endstate_action.config import SnapshotLimits
 from endstate_action.errors import InputError, NotRestored, SnapshotDamaged, StateError
+from endstate_action.state.snapshot import git_listing
 from endstate_action.state.snapshot.compare import (
     Content,
     Difference,
@@ -154,6 +155,19 @@ class SnapshotStore:
         missing = sorted(self._objects.missing(all_objects(self._objects, content)))
         if missing:
             raise _not_whole(root, missing)
+
+    def confirm(self, root: str) -> None:
+        """Raises: SnapshotDamaged: it cannot be restored here and now; also where what that takes cannot be read."""
+        self.verify(root)
+        target, present = load(self._objects, root), load(self._objects, self._present().root)
+        for found in compare(self._objects, present, target):
+            if found.new and found.new.kind in ("file", "link"):
+                for _ in self._objects.open_blob(found.new.id):
+                    pass
+        if target.git:
+            listed = git_listing.load(self._objects, target.git)
+            for _, item in listed.items():  # noqa: PERF102  (it is no dictionary)
+                item.content(self._objects)
 
     def difference(self, a: str, b: str) -> list[Change]:
         """What has to change in the workspace to get from `a` to `b`, apart from what `b` left out."""

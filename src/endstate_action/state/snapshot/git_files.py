@@ -202,6 +202,23 @@ def way_to(top: Path, path: str) -> None:
             give_to(place, seen)
 
 
+def unlock(top: Path) -> None:
+    """Give an ordinary user all rights to the directories of his own in a git directory; their modes are not kept."""
+    pending = [top] if os.geteuid() else []
+    while pending:
+        folder = pending.pop()
+        admit(folder, stat.S_IRWXU)
+        with suppress(PermissionError), os.scandir(folder) as entries:
+            pending += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+def admit(folder: Path, needed: int) -> None:
+    """Have the rights `needed` (of the owner) to a directory that is ours."""
+    seen = folder.lstat()
+    if seen.st_uid == os.geteuid() != 0 and seen.st_mode & needed != needed:
+        folder.chmod(stat.S_IMODE(seen.st_mode) | needed)
+
+
 def give_to(place: Path, owner: os.stat_result) -> None:
     """Whoever works as root in somebody else's repository must not leave files that he cannot change."""
     if os.geteuid() == 0 and (owner.st_uid, owner.st_gid) != (0, 0):
@@ -210,12 +227,8 @@ def give_to(place: Path, owner: os.stat_result) -> None:
 
 def _opened(top: Path) -> Found:
     """What is there, with directories made accessible that were closed to us."""
-    found = scan(top)
-    while found.closed:
-        for folder in found.closed:
-            (top / folder).chmod(0o700)
-        found = scan(top)
-    return found
+    unlock(top)
+    return scan(top)
 
 
 def _sort(found: Found, path: str, seen: os.stat_result) -> None:

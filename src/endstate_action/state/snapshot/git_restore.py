@@ -51,6 +51,8 @@ class Restoring:
         contents = {p: item.small(store) for p, item in files.items() if item.kind != "index"}
         common = {p: item for p, item in self.listing.common.items() if is_branch_file(p)}
         branch = {p: item.small(store) if item else None for p, item in common.items()}
+        for place in {self.place.top, self.place.common} if self.place.is_there else ():
+            git_files.unlock(place)
         self._remove_locks()
         if not self.place.is_there:
             self.place.top.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -116,6 +117,8 @@ class GitState:
 
     def _capture(self) -> tuple[str, frozenset[str]]:
         horizon = self._clock.horizon()
+        if self._place.is_there:
+            git_files.admit(self._place.top, stat.S_IRUSR | stat.S_IXUSR)
         found = git_files.scan(self._place.top) if self._place.is_there else None
         signatures = self._signatures(found)
         last, self._last = self._last, _Last()

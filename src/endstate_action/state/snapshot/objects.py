@@ -494,7 +494,8 @@ def _translating(name: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
 def _damaged(name: str, how: str) -> SnapshotDamaged:
     return SnapshotDamaged(
         f"Object {name} of the snapshot store {how}. The workspace was not changed because of it.",
-        hint="Another checkpoint may be whole; otherwise begin anew.",
+        hint="Another checkpoint may be whole. Here, remove `objects` from the state directory and resume: what can be "
+        "had again is, and a call that cannot be rolled back without it is refused.",
     )
 
 

@@ -24,6 +24,8 @@ from endstate_action.state.snapshot.objects import ObjectStore
 from endstate_action.state.snapshot.pack import pack
 from tests.support.git_states import Kept, keep, shown, wipe
 from tests.support.repos import GitRepo, Repo
+from tests.support.trees import as_ordinary_user
+from tests.support.workspaces import a_place_for_anybody
 
 FILES = {f"{folder}/{name}.txt": f"{folder} {name}\n" * 20 for folder in ("a", "b", "c") for name in "xyz"}
 
@@ -911,6 +913,28 @@ def test_a_ref_file_is_written_as_whoever_owns_the_repository(repo, kept):
         loses_objects_and_refs(repo)
         kept.state.restore(tree)
         assert all(path.stat().st_uid == 12345 for path in (repo.path / ".git").rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "closed"),
+    [(0o555, ("refs/heads", "logs", ".", "objects")), (0o000, ("refs/heads", "logs", ".")), (0, (".",))],
+)
+def test_as_an_ordinary_user_what_a_call_closed_is_put_back_too(mode: int, closed: tuple[str, ...]):
+    with a_place_for_anybody() as place, as_ordinary_user():
+        repo = Repo(place.root)
+        repo.git("init", "-q", "-b", "main")
+        repo.commit(FILES)
+        kept = keep(repo, place.root / ".endstate")
+        tree, _ = kept.state.capture()
+        before = shown(repo)
+        repo.commit()
+        (repo.path / ".git/index.lock").touch()
+        for name in closed:
+            (repo.path / ".git" / name).chmod(mode)
+        kept.again()
+        kept.state.capture()
+        assert kept.state.restore(tree) == ()
+        assert shown(repo) == before
 
 
 def test_without_git_nothing_is_said_to_be_captured(repo, tmp_path):

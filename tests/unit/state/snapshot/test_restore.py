@@ -343,6 +343,8 @@ def test_a_damaged_object_is_found_before_anything_is_changed(place: Place, dama
     object_file.write_bytes(flipped if damage is None else damage)
     store = place.store()
     with pytest.raises(SnapshotDamaged, match="was not changed"):
+        store.confirm(root)
+    with pytest.raises(SnapshotDamaged, match="was not changed"):
         store.restore(root)
     assert place.picture() == now
     assert store.unfinished() is None
