@@ -49,19 +49,21 @@ def stands(job: Job, ran: Ran) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "at", "is_applied"),
+    ("operation", "is_applied"),
     [
-        ("commit.create", 1, False),
-        ("ref.create", 1, False),
-        ("ref.create", 1, True),
-        ("comment.edit", 2, False),
-        ("comment.edit", 2, True),
+        ("commit.create", False),
+        ("ref.create", False),
+        ("ref.create", True),
+        ("comment.edit", False),
+        ("comment.edit", True),
     ],
 )
-def test_lost_in_delivery_the_next_attempt_delivers_the_rest(
-    job: Job, operation: str, at: int, is_applied: bool
-) -> None:
-    job.kill_at(operation, at, is_applied=is_applied)
+def test_lost_in_delivery_the_next_attempt_delivers_the_rest(job: Job, operation: str, is_applied: bool) -> None:
+    if operation == "comment.edit":
+        # How often it is edited before depends on how fast this machine is; the result comes after the branch.
+        job.github.fault("ref.create", "meanwhile", act=lambda: job.kill_at(operation, is_applied=is_applied))
+    else:
+        job.kill_at(operation, is_applied=is_applied)
     assert job.attempt(1).code == -9
     assert len(job.api.requests) == MODEL_CALLS
     stands(job, job.attempt(2))
