@@ -183,7 +183,7 @@ class LostTrial(Trial):
                     assert seen[word] == 0, where
                 case status:
                     assert status == "refused", where
-                    assert "nknown" in state.finished[place].content, state.finished[place].content
+                    assert "unknown" in state.finished[place].content.lower(), state.finished[place].content
 
 
 @dataclass
