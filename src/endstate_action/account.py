@@ -108,7 +108,7 @@ def account(state: State, around: Around) -> told.Evidence:
             for f in state.finished.values()
             if f.step > first and f.status in ("denied", "refused", "not_run")
         ),
-        failed_calls=sum(f.step > first and f.status == "error" for f in state.finished.values()),
+        failed_calls=state.failed_calls,
         steps=state.steps - first,
         spent=told.Spent(
             input_tokens=usage.context_tokens,

@@ -581,10 +581,7 @@ class _Story:
         told |= announced.outputs
         if shipper and announced.word is not None:
             shipper.conclude({**told, **announced.word})
-        state = session.state
-        first = state.first_step_of_task()
-        failed = sum(f.step > first and f.status == "error" for f in state.finished.values())
-        return Report(result, told, state.task, departed, failed)
+        return Report(result, told, session.state.task, departed, session.state.failed_calls)
 
     def _place(self, bound: Mapping[str, Any], config: Config, trust: str | None = None) -> Workplace:
         repository = None if bound.get("workspace") == "directory" else self.repository

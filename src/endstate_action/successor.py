@@ -195,7 +195,7 @@ class Successor:
                     (lambda: self._refuse_to_replace(opened)) if may_be_others else (lambda: None),
                 )
                 manifest = opened.manifest
-                if repository:
+                if repository and arrived.replaced:
                     # To replace what can be had nowhere else was refused, but for what git ignores.
                     published = set(map(display, repository.paths_at(head))) if head else set()
                     arrived = replace(arrived, replaced=tuple(p for p in arrived.replaced if p not in published))
@@ -284,6 +284,8 @@ def _beside(local: Local | None, looked: Looked, sessions: SessionStore, session
     newest = max((seen.key for seen in looked.seen), default=None)
     opened = looked.opened.get(newest) if newest else None
     if local is None or session is None or newest is None or opened is None or not opened.rows:
+        return local
+    if newest.epoch <= local.epoch:
         return local
     is_here = tuple(sessions.journal(session)[: len(opened.rows)]) == opened.rows
     return replace(local, epoch=max(local.epoch, newest.epoch)) if is_here else local

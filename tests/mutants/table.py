@@ -716,8 +716,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="removal-order",
         guard="Of a session that is removed the database goes first",
         file="src/endstate_action/state/session.py",
-        old='    for suffix in (_COUNT, "", "-wal", "-shm", "-journal"):',
-        new='    for suffix in (_COUNT, "-wal", "-shm", "-journal", ""):',
+        old='    for suffix in (COUNT, "", "-wal", "-shm", "-journal"):',
+        new='    for suffix in (COUNT, "-wal", "-shm", "-journal", ""):',
         tests=("tests/recovery/test_crash_windows.py::test_a_session_whose_removal_is_killed_is_whole_or_gone",),
     ),
     Mutant(

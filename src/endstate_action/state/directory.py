@@ -19,6 +19,8 @@ from endstate_action.system import own_files
 from endstate_action.system.files import sync_directory
 
 DEFAULT_NAME = ".endstate"
+COUNT = "-rows"
+"""Ends the name of the file that counts the records of the database beside it; see `session`."""
 _MARKER = "endstate-state"
 _MARKER_TEXT = b"This directory holds the sessions of endstate runs. Format 1.\n"
 
@@ -113,7 +115,7 @@ class StateDirectory:
         _remove(self.tmp, own_files.names(self.tmp))
         sessions = own_files.names(self.sessions)
         # A removal takes the count first: where that is left, the database was lost, and the rest may be needed.
-        known = {n.removesuffix("-rows") for n in sessions}
+        known = {n.removesuffix(COUNT) for n in sessions}
         orphans = [n for n in sessions if ".db-" in n and n.rpartition("-")[0] not in known]
         _remove(self.sessions, [*orphans, *(n for n in sessions if n.startswith(".new-"))])
         caches = [self.cache / name for name in own_files.names(self.cache) if name.startswith("snapshot-")]

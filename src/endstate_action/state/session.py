@@ -34,7 +34,7 @@ from endstate_action.errors import (
     UnknownSession,
 )
 from endstate_action.messages import Message, ToolCall, Usage, tool_calls
-from endstate_action.state.directory import closed
+from endstate_action.state.directory import COUNT, closed
 from endstate_action.state.records import (
     FORMAT,
     Asked,
@@ -76,7 +76,6 @@ Row: TypeAlias = tuple[int, str, str]
 """Number, kind and body of a record, as they are stored."""
 
 SUFFIX = ".db"
-_COUNT = "-rows"
 _LEAST_ROW_BYTES = 32
 _END_OF_TIME = 1e11
 """A later time than this, in seconds, cannot be printed."""
@@ -277,6 +276,12 @@ class State:
     def first_step_of_task(self) -> int:
         """Number of steps that belong to earlier tasks."""
         return next((p.after_step for p in self.prompts if p.task == self.task), 0)
+
+    @property
+    def failed_calls(self) -> int:
+        """How many calls of the task at hand ran and ended with an error."""
+        first = self.first_step_of_task()
+        return sum(f.step > first and f.status == "error" for f in self.finished.values())
 
     def counted_starts(self, place: tuple[int, int]) -> int:
         """Starts that were not ended by a signal to us."""
@@ -487,7 +492,7 @@ class _Count:
 
 
 def _count_file(path: Path) -> Path:
-    return path.with_name(path.name + _COUNT)
+    return path.with_name(path.name + COUNT)
 
 
 def _counted(path: Path) -> int:
@@ -744,7 +749,7 @@ class SessionStore:
         except PermissionError as error:
             raise closed(self.directory) from error
         # One of which only the count is left has been lost, and not removed.
-        names = {name.removesuffix(_COUNT) for name in found if name.removesuffix(_COUNT).endswith(SUFFIX)}
+        names = {name.removesuffix(COUNT) for name in found if name.removesuffix(COUNT).endswith(SUFFIX)}
         return [self.directory / name for name in names if _ID.fullmatch(name.removesuffix(SUFFIX))]
 
     def _set_journal_mode(self, db: sqlite3.Connection) -> str:
@@ -781,7 +786,7 @@ def _delete(path: Path) -> None:
 
     Before both its count, which without them would speak of a session that was lost.
     """
-    for suffix in (_COUNT, "", "-wal", "-shm", "-journal"):
+    for suffix in (COUNT, "", "-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
@@ -958,7 +963,7 @@ def migrate(path: Path, migrations: Mapping[int, Callable[[sqlite3.Connection], 
                     target.execute("COMMIT")
                 target.execute("PRAGMA journal_mode=delete")
                 _load(target, path)
-        for suffix in ("-wal", "-shm", _COUNT):
+        for suffix in ("-wal", "-shm", COUNT):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         copy.replace(path)
         sync_directory(path.parent)

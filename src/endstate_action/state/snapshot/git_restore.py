@@ -17,6 +17,7 @@ from endstate_action.state.snapshot import git_files
 from endstate_action.state.snapshot.base import ends_at_first, ends_in
 from endstate_action.state.snapshot.git_exchange import Exchange
 from endstate_action.state.snapshot.git_files import Small
+from endstate_action.state.snapshot.git_graph import lines
 from endstate_action.state.snapshot.git_listing import Item, Listing
 from endstate_action.state.snapshot.git_place import Place, is_branch_file
 from endstate_action.state.snapshot.index import Entries, Index, IndexDamaged, from_difference, serialize, with_stats
@@ -138,8 +139,7 @@ class Restoring:
         known = here | ends_at_first(self.exchange.graph.store)
         if not known or cut <= here:
             return known
-        ends = "".join(f"{name}\n" for name in sorted(known | cut))
-        git_files.put(self.place.common, "shallow", Small("file", ends.encode()))
+        git_files.put(self.place.common, "shallow", Small("file", lines(known | cut)))
         return known | cut
 
     def _restore_branch(self, branch: dict[str, Small | None]) -> list[str]:
