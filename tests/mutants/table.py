@@ -529,6 +529,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/unit/agent/test_commit.py::test_a_file_with_a_known_secret_is_not_committed",),
     ),
     Mutant(
+        name="secret-escaped",
+        guard="A secret is found whose characters are escaped, any of them in any way",
+        file="src/endstate_action/system/redaction.py",
+        old="if plain != squeezed else ()",
+        new="if False else ()",
+        tests=("tests/unit/system/test_secrets.py::test_each_character_may_be_escaped_in_its_own_way",),
+    ),
+    Mutant(
         name="secret-between-pieces",
         guard="A secret is found across the pieces in which a file is read",
         file="src/endstate_action/system/redaction.py",

@@ -1,16 +1,19 @@
 """No known secret in a text that leaves: values are found as they are and in the usual disguises.
 
-Seen: base64 (both alphabets, inside something longer), hex, URL and JSON encoding, reversed, and all
-of these wrapped over lines. Not seen: a value that was encrypted, compressed, encoded twice, or cut
-by other characters than white space.
+Seen: base64 (both alphabets, inside something longer), hex, reversed, any or all of its characters
+escaped as in URLs, JSON, HTML or a program's source, and all of these wrapped over lines. Not seen: a
+value that was encrypted, compressed, encoded twice, or cut by other characters than white space; and
+what a cut leaves of one that was escaped.
 """
 
 from __future__ import annotations
 
 import base64
 import codecs
+import itertools
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +24,18 @@ MIN_CHARS = 8
 
 _LINE_MIN_CHARS = 16
 _TORN_MIN_CHARS = 4
-_BREAK = r"(?:\s|\\[nrt])*"
+_BLANK = re.compile(r"\s|\\[nrt]")
+_BREAK = f"(?:{_BLANK.pattern})*"
+# How programs write one character: in URLs, string literals, JSON, HTML and shells.
+_ESCAPED = re.compile(
+    r"%([0-9a-fA-F]{2})|\\+x([0-9a-fA-F]{2})|\\+u([0-9a-fA-F]{4})|\\+u\{([0-9a-fA-F]{1,6})\}"
+    r"|&#[xX]([0-9a-fA-F]{1,6});|&#([0-9]{1,7});|&(amp|lt|gt|quot|apos);|\\+([^\w\s\\])",
+    re.ASCII,
+)
+_HEXADECIMAL = range(1, 6)
+_DECIMAL = 6
+_NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+_LONGEST_ESCAPE = len("&#x000041;")
 
 _SHAPES = (
     ("an Anthropic key", "sk-ant-", re.compile(r"sk-ant-[\w-]{16,}", re.ASCII)),
@@ -51,7 +65,7 @@ class Secrets:
         found = {needle for name, value in values.items() for needle in _needles(name, value)}
         # The longest first, so that a whole value goes before its lines.
         self._needles = sorted(found, key=lambda n: (-len(n.text), n.name, n.text))
-        self._longest = len(self._needles[0].text) if self._needles else 0
+        self._longest = _LONGEST_ESCAPE * len(self._needles[0].text) if self._needles else 0
 
     def __repr__(self) -> str:
         return f"Secrets({', '.join(sorted({n.name for n in self._needles}))})"
@@ -73,7 +87,7 @@ class Secrets:
     def hide(self, text: str) -> str:
         """The text with `[redacted: NAME]` for each known value, and nothing else changed."""
         for needle in self._in(text):
-            text = needle.pattern.sub(_literally(needle.mark), text)
+            text = needle.hidden_in(text)
         return text
 
     def contains(self, text: str | bytes) -> list[str]:
@@ -97,7 +111,10 @@ class Secrets:
     def _in(self, text: str) -> Iterator[_Needle]:
         squeezed = _squeeze(text)
         folded = squeezed.lower()
-        return (n for n in self._needles if n.text in (folded if n.any_case else squeezed))
+        plain = _ESCAPED.sub(_character, squeezed)
+        in_plain = (n for n in self._needles if n.escaped and n.text in plain) if plain != squeezed else ()
+        whole = (n for n in self._needles if not n.escaped and n.text in (folded if n.any_case else squeezed))
+        return itertools.chain(whole, in_plain)
 
     def _without_torn(self, text: str, left: Callable[[str, str], str], place: str) -> str:
         """The text without the longest piece of a value that a cut left at one end of it."""
@@ -113,11 +130,16 @@ class Secrets:
 
 @dataclass(frozen=True)
 class _Needle:
-    """One disguise of one value, without white space. With `any_case` it is in lower case and so must be the text."""
+    """One disguise of one value, without white space.
+
+    With `any_case` it is in lower case and so must be the text. With `escaped` it is the value itself, of
+    which any character may be escaped.
+    """
 
     name: str
     text: str
-    any_case: bool
+    any_case: bool = False
+    escaped: bool = False
 
     @property
     def mark(self) -> str:
@@ -126,6 +148,11 @@ class _Needle:
     @property
     def flags(self) -> re.RegexFlag:
         return re.IGNORECASE if self.any_case else re.NOFLAG
+
+    def hidden_in(self, text: str) -> str:
+        if self.escaped:
+            return _without_escaped(text, self.text, self.mark)
+        return self.pattern.sub(_literally(self.mark), text)
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -140,8 +167,9 @@ def _needles(name: str, value: str) -> Iterator[_Needle]:
             continue
         exact = {part, part[::-1], json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1], *_base64(part)}
         folded = {_bytes(part).hex(), *_urls(part)} - {part}
-        yield from (_Needle(name, text, any_case=False) for text in map(_squeeze, exact) if len(text) >= MIN_CHARS)
+        yield from (_Needle(name, text) for text in map(_squeeze, exact) if len(text) >= MIN_CHARS)
         yield from (_Needle(name, _squeeze(text).lower(), any_case=True) for text in folded)
+        yield from (_Needle(name, text, escaped=True) for text in (_squeeze(part),) if len(text) >= MIN_CHARS)
 
 
 def _beginning_at_end(text: str, needle: str) -> str:
@@ -178,6 +206,45 @@ def _base64(value: str) -> Iterator[str]:
 def _urls(value: str) -> Iterator[str]:
     data = _bytes(value)
     yield from (quote(data, safe=""), quote(data), quote_plus(data))
+
+
+def _character(escape: re.Match[str]) -> str:
+    """What `_ESCAPED` found, as the character that is meant; nothing for white space and for what is none."""
+    digits = escape[escape.lastindex or 0]
+    if escape.lastindex in _HEXADECIMAL or escape.lastindex == _DECIMAL:
+        code = int(digits, 10 if escape.lastindex == _DECIMAL else 16)
+        return chr(code).strip() if code <= sys.maxunicode else ""
+    return _NAMED.get(digits, digits)
+
+
+def _without_escaped(text: str, value: str, mark: str) -> str:
+    """The text with the mark where the value is meant, whatever is escaped in it and wherever it is wrapped."""
+    places = [(at, at + 1) for at in range(len(text))]
+    squeezed, places = _replaced(text, places, _BLANK, lambda blank: "")
+    plain, places = _replaced(squeezed, places, _ESCAPED, _character)
+    for found in reversed([*re.finditer(re.escape(value), plain)]):
+        text = text[: places[found.start()][0]] + mark + text[places[found.end() - 1][1] :]
+    return text
+
+
+def _replaced(
+    text: str, places: list[tuple[int, int]], pattern: re.Pattern[str], by: Callable[[re.Match[str]], str]
+) -> tuple[str, list[tuple[int, int]]]:
+    """`pattern.sub(by, text)`, and of each of its characters the place that it takes in the original.
+
+    Args:
+        places: the same of each character of `text`.
+    """
+    pieces: list[str] = []
+    kept: list[tuple[int, int]] = []
+    done = 0
+    for found in pattern.finditer(text):
+        new = by(found)
+        pieces += (text[done : found.start()], new)
+        kept += places[done : found.start()]
+        kept += [(places[found.start()][0], places[found.end() - 1][1])] * len(new)
+        done = found.end()
+    return "".join([*pieces, text[done:]]), kept + places[done:]
 
 
 def _squeeze(text: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import os
 import secrets as random_values
+import shlex
 import shutil
 import stat
 import subprocess
@@ -14,7 +16,7 @@ import tempfile
 import textwrap
 import urllib.parse
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +55,36 @@ DISGUISES: dict[str, Any] = {
     "url": urllib.parse.quote(CANARY, safe=""),
     "url-lower": urllib.parse.quote(CANARY, safe="").replace("%2F", "%2f").replace("%2B", "%2b"),
     "url-path": urllib.parse.quote(CANARY),
+    "url-all": "".join(f"%{ord(c):02x}" for c in CANARY),
+    "url-some": CANARY.replace("n", "%6E").replace("9", "%39"),
+    "source-hex": "".join(rf"\x{ord(c):02x}" for c in CANARY),
+    "source-unicode": "".join(rf"\u{ord(c):04X}" for c in CANARY),
+    "source-braces": "".join(rf"\u{{{ord(c):x}}}" for c in CANARY),
+    "json-in-json": json.dumps("".join(rf"\u{ord(c):04x}" for c in CANARY)),
+    "json-as-for-html": json.dumps(CANARY).replace("&", r"\u0026").replace("/", r"\/"),
+    "html": html.escape(CANARY),
+    "html-decimal": "".join(f"&#{ord(c)};" for c in CANARY),
+    "html-hex": "".join(f"&#x{ord(c):02X};" for c in CANARY),
+    "shell": shlex.join([CANARY]) + "".join(f"\\{c}" if not c.isalnum() else c for c in CANARY),
+    "escaped-over-lines": wrapped("".join(f"&#{ord(c)};" for c in CANARY), 7),
     "reversed": CANARY[::-1],
     "folded": wrapped(CANARY, 5),
     "spaced": " ".join(CANARY),
 }
+
+
+SPACED = 'a pass phrase: "42" & <more>'
+WAYS: list[Callable[[str], str]] = [
+    str,
+    lambda c: f"%{ord(c):02x}",
+    lambda c: rf"\x{ord(c):02X}",
+    lambda c: rf"\u{ord(c):04x}",
+    lambda c: rf"\\u{ord(c):04x}",
+    lambda c: rf"\u{{{ord(c):X}}}",
+    lambda c: f"&#{ord(c)};",
+    lambda c: f"&#x{ord(c):04x};",
+    html.escape,
+]
 
 
 @pytest.mark.parametrize("disguise", DISGUISES.values(), ids=DISGUISES)
@@ -108,6 +136,20 @@ def test_each_value_goes_by_its_own_name():
     assert known.redact(text) == r"[redacted: C] [redacted: A] [redacted: B\1]"
     assert known.contains(text) == ["A", "B\\1", "C"]
     assert repr(known) == "Secrets(A, B\\1, C)"
+
+
+@given(st.lists(st.sampled_from(WAYS), min_size=len(SPACED), max_size=len(SPACED)))
+def test_each_character_may_be_escaped_in_its_own_way(ways):
+    text = "".join(way(character) for way, character in zip(ways, SPACED, strict=True))
+    secrets = Secrets({"NAME": SPACED})
+    assert secrets.contains(text) == ["NAME"]
+    assert secrets.redact(f"<{text}>") == f"<{MARK}>"
+
+
+def test_escapes_of_other_texts_stay():
+    text = r"100%, 50%20 of \u00e9t\xe9 &amp; &#128512; &#x110000; \u{110000} &nbsp; \\ \"q\" %zz"
+    assert NAME.redact(text) == text
+    assert NAME.contains(text) == []
 
 
 def test_a_short_value_is_not_hidden():
@@ -463,6 +505,7 @@ DISGUISES = {
     "url": lambda data: urllib.parse.quote(data.decode(), safe=""),
     "reversed": lambda data: data.decode()[::-1],
 }
+ESCAPED = {"html": lambda data: wrapped("".join(f"&#{byte};" for byte in data), 11)}
 
 
 @pytest.mark.parametrize("disguise", DISGUISES)
@@ -489,9 +532,9 @@ def test_a_text_that_was_not_cut_keeps_what_only_begins_like_a_value():
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-be"])
-@pytest.mark.parametrize("disguise", DISGUISES)
+@pytest.mark.parametrize("disguise", DISGUISES | ESCAPED)
 def test_a_value_in_a_file_is_found_however_the_file_is_read(disguise: str, encoding: str):
-    data = b"\x00\xff\x80" + f"before {DISGUISES[disguise](CANARY.encode())} after".encode(encoding)
+    data = b"\x00\xff\x80" + f"before {(DISGUISES | ESCAPED)[disguise](CANARY.encode())} after".encode(encoding)
     for size in (1, 2, 3, 7, 16, 1 << 20):
         assert NAME.in_pieces(data[n : n + size] for n in range(0, len(data), size)) == ["NAME"], size
     assert NAME.in_pieces([b"before", b"after"]) == []
