@@ -33,7 +33,7 @@ from endstate_action.state.checkpoint.manifest import Manifest
 from endstate_action.state.checkpoint.read import Opened
 from endstate_action.state.epoch import Claimed, NotClaimed, TakenOver, claim, fence, highest_above
 from endstate_action.state.keys import claim_key, is_lineage
-from endstate_action.state.records import Begun, decode
+from endstate_action.state.records import Begun
 from endstate_action.state.session import SessionStore, State, fold
 from endstate_action.state.snapshot.fetch import fetch_base
 from endstate_action.state.stores.base import StoreUnusable
@@ -182,7 +182,7 @@ class Successor:
                 opened = looked.opened[key]
                 is_elsewhere = opened.manifest.about.session not in self.sessions.names()
                 may_be_others = is_elsewhere and not self.is_ours_alone and unfinished(self.place({}).state) is None
-                state = _state_of(opened)
+                state = fold(opened.records)
                 if not self.confirm(state):
                     return Found(session=opened.manifest.about.session, left=state, set_aside=_told(aside))
                 repository = self.place(_bound(opened)).repository if may_be_others and not self.goes_on else None
@@ -370,17 +370,12 @@ def _newest_stored(depot: Depot, stored: list[str] | None, found: list[tuple[boo
 
 def is_finished(opened: Opened) -> bool:
     """Whether the session of a checkpoint has nothing left to do."""
-    return opened.manifest.is_done or _state_of(opened).is_finished
-
-
-def _state_of(opened: Opened) -> State:
-    return fold(decode(kind, body) for _, kind, body in opened.rows)
+    return opened.manifest.is_done or fold(opened.records).is_finished
 
 
 def _bound(opened: Opened) -> Mapping[str, Any]:
-    """What the session is bound to, as its first row says."""
-    _, kind, body = opened.rows[0]
-    begun = decode(kind, body)
+    """What the session is bound to, as its first record says."""
+    begun = opened.records[0]
     return begun.bound if isinstance(begun, Begun) else {}
 
 

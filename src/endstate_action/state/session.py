@@ -289,6 +289,7 @@ class State:
         return sum(s.epoch not in excused for s in self.started.get(place, ()))
 
 
+@all_kept()
 def fold(records: Iterable[Record]) -> State:
     """The state that a whole journal stands for. Raises: ValueError: it does not begin as a session does."""
     state: State | None = None

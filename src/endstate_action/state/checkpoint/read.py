@@ -16,7 +16,7 @@ from endstate_action.state import seal
 from endstate_action.state.checkpoint.build import Fold, Row
 from endstate_action.state.checkpoint.manifest import Manifest, NewerManifest, Part, parse
 from endstate_action.state.keys import CheckpointKey
-from endstate_action.state.records import Begun, all_kept, decode
+from endstate_action.state.records import Begun, Record, all_kept, decode
 from endstate_action.state.seal import Key, open_sealed
 from endstate_action.state.stores.base import Store
 
@@ -39,12 +39,14 @@ class Opened:
 
     Args:
         sha256: of the object as it was stored.
+        records: what the rows say.
         pack: for `snapshot.pack.apply`; None where no snapshot had been taken.
     """
 
     key: CheckpointKey
     manifest: Manifest
     rows: tuple[Row, ...]
+    records: tuple[Record, ...]
     pack: bytes | None
     sha256: str
 
@@ -86,14 +88,14 @@ def open_checkpoint(
     try:
         found = _fetch(store, key, sealing, expected, timeout_s)
         if found.manifest.is_done:
-            return Opened(key, found.manifest, (), None, found.sha256)
+            return Opened(key, found.manifest, (), (), None, found.sha256)
         earlier = [
             _fetch_part(store, part, found.manifest, sealing, expected, timeout_s) for part in found.manifest.parts
         ]
-        rows = _rows(b"".join((*earlier, found.rows)), found.manifest)
+        rows, records = _rows(b"".join((*earlier, found.rows)), found.manifest)
     except _Refused as refused:
         return Rejected(key, refused.kind, str(refused))
-    return Opened(key, found.manifest, rows, found.pack or None, found.sha256)
+    return Opened(key, found.manifest, rows, records, found.pack or None, found.sha256)
 
 
 def _fetch_part(store: Store, part: Part, whole: Manifest, sealing: Key, expected: Expected, timeout_s: float) -> bytes:
@@ -169,11 +171,11 @@ def _unpacked(packed: bytes, size: int) -> bytes:
 
 
 @all_kept()
-def _rows(text: bytes, manifest: Manifest) -> tuple[Row, ...]:
-    """All rows, in order and each of them readable; the fold of them is what the manifest says."""
+def _rows(text: bytes, manifest: Manifest) -> tuple[tuple[Row, ...], tuple[Record, ...]]:
+    """All rows, in order and each of them readable, and what they say; the fold of them is what the manifest says."""
     try:
         rows = tuple(_row(line) for line in text.decode().split("\n")[:-1])
-        records = [decode(kind, body) for _, kind, body in rows]
+        records = tuple(decode(kind, body) for _, kind, body in rows)
         fold = Fold().over((seq, record) for (seq, _, _), record in zip(rows, records, strict=True))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _Refused("damaged", f"a row of it cannot be read ({type(error).__name__})") from None
@@ -186,7 +188,7 @@ def _rows(text: bytes, manifest: Manifest) -> tuple[Row, ...]:
         raise _Refused("not_ours", "its rows are those of another session")
     if (fold.root, fold.tree_hash) != (manifest.root, manifest.tree_hash) or fold.effects > manifest.effects:
         raise _Refused("damaged", "its workspace is not the one that its rows name")
-    return rows
+    return rows, records
 
 
 def _row(line: str) -> Row:
