@@ -32,6 +32,12 @@ _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _OPTION = re.compile(r"--([a-z-]+) ([^`\s]+)")
 # Options in backquotes, with or without a command that is a mere retry here; anything else in them; an option alone.
 _OPTIONS = re.compile(r"`(?:endstate run --resume )?((?:--[a-z-]+ [^`\s]+ ?)+)`|`[^`]*`|--([a-z-]+)")
+# A mere retry, as a command and in words, at the beginning of a sentence or within one.
+_RETRIES = (
+    (re.compile(r"(?:^|(?<=[.:] ))`endstate run --resume`"), "A re-run of this job"),
+    (re.compile(r"`endstate run --resume`"), "a re-run of this job"),
+    (re.compile(r"\brun again with --resume\b"), "re-run this job"),
+)
 _FILES = ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE")
 _READ_BYTES = 8 * 1024 * 1024
 _RANDOM_BYTES = 16
@@ -225,7 +231,10 @@ class RunnerFiles:
 
 
 def as_inputs(text: str, names: Collection[str]) -> str:
-    """Options of the command line that are inputs, as a workflow gives them: `--store none` is `store: none` there."""
+    """A remedy of the command line in words of a workflow, where it has some.
+
+    Options that are inputs are given as such (`--store none` is `store: none` there); a resume is a re-run.
+    """
 
     def spelt(found: re.Match[str]) -> str:
         given, alone = _OPTION.findall(found[1] or ""), found[2]
@@ -235,6 +244,8 @@ def as_inputs(text: str, names: Collection[str]) -> str:
             return found[0]
         return f"`{', '.join(f'{name}: {value}' for name, value in given)}`"
 
+    for pattern, words in _RETRIES:
+        text = pattern.sub(words, text)
     return _OPTIONS.sub(spelt, text)
 
 

@@ -91,7 +91,7 @@ class StateLock:
             raise StateReplaced(
                 f"The lock file {self.path} was deleted or replaced while this run held it. "
                 "The run stopped before its next call; everything recorded so far is in the session.",
-                hint="Make sure that no other process uses this directory, then run `endstate run --resume`.",
+                hint="Make sure that no other process uses this directory, then `endstate run --resume`.",
             )
 
     def describe_holder(self) -> str:

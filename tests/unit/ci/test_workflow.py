@@ -341,8 +341,11 @@ def test_an_ending_is_found_by_its_code(row, conclusion: str):
         ),
         ("`endstate run --resume --model M --on-mismatch continue` does.", "`model: M, on-mismatch: continue` does."),
         ("Name a store, or do without --store.", "Name a store, or do without store."),
+        ("Free some space, then `endstate run --resume`.", "Free some space, then a re-run of this job."),
+        ("`endstate run --resume` asks again.", "A re-run of this job asks again."),
+        ("It broke. `endstate run --resume` goes on.", "It broke. A re-run of this job goes on."),
+        ("Check the disk, and run again with --resume: it goes on.", "Check the disk, and re-run this job: it goes on."),
         # What no input can say stays a command.
-        ("Then `endstate run --resume`.", "Then `endstate run --resume`."),
         ("`endstate run --resume --session a --store dir:x`", "`endstate run --resume --session a --store dir:x`"),
         ("`endstate run PROMPT --store x`, or --script FILE", "`endstate run PROMPT --store x`, or --script FILE"),
         ("`git log --all` tells -- or `", "`git log --all` tells -- or `"),
