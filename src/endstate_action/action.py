@@ -33,7 +33,7 @@ from endstate_action.ci.event import Actor, Comment, CommentKind, Event, parse_c
 from endstate_action.ci.github import GitHub
 from endstate_action.ci.lineage import Claimant, Lineage, claimant, lineage, matrix_digest, refuse_collision, session_id
 from endstate_action.ci.marker import owner_of, parse_marker
-from endstate_action.ci.outcome import Ambiguous, Applied, Denied, Failed, Outcome, RateLimited, Unavailable
+from endstate_action.ci.outcome import Ambiguous, Applied, Denied, Failed, Outcome, RateLimited, Rejected, Unavailable
 from endstate_action.ci.prompt import Prompt, Thread, build, task_of
 from endstate_action.ci.pull_request import (
     NEEDS_COMMENTS,
@@ -966,8 +966,13 @@ def _without(commit: str, said: str) -> str:
 def _missing(what: str, failure: Any, permission: str) -> InputError | Interrupted:
     if isinstance(failure, Unavailable | RateLimited | Ambiguous):
         return _no_answer(failure)
-    remedy = failure.remedy if isinstance(failure, Denied) else f"permissions:\n  {permission}"
+    lines = failure.remedy if isinstance(failure, Denied) else f"permissions:\n  {permission}"
+    hint = f"Give the job these lines, in a new run (a re-run keeps the old workflow file):\n{lines}"
+    if isinstance(failure, Rejected):
+        name = what.partition(":")[0]
+        hint = f"No permission would help: put right what GitHub says, or do without, by another `{name}`."
+    elif permission not in lines:
+        hint = lines
     return InputError(
-        f"{what} is not possible here: {failure.reason}. Nothing was run and nothing was spent.",
-        hint=f"Give the job these lines, in a new run (a re-run keeps the old workflow file):\n{remedy}",
+        f"{what} is not possible here: {failure.reason}. Nothing was run and nothing was spent.", hint=hint
     )

@@ -136,6 +136,13 @@ def test_a_missing_permission_to_write_contents_ends_there_with_the_lines_to_pas
     refused(job, job.attempt(commit="branch"), "commit: branch", "contents: write", "new run")
 
 
+def test_what_no_permission_would_change_is_told_without_lines_to_paste(job: Job) -> None:
+    job.github.fault("comment.create", "422")
+    ran = job.attempt()
+    refused(job, ran, "comment: sticky", "422", "No permission would help", "another `comment`")
+    assert "permissions:" not in ran.log
+
+
 def test_the_head_must_be_checked_out_to_be_committed_to(job: Job) -> None:
     job.checkout = job.github.tip("main")
     refused(job, job.attempt(commit="pr-head"), "ref: ${{ github.event.pull_request.head.sha }}")

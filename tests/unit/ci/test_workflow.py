@@ -344,7 +344,7 @@ def test_an_ending_is_found_by_its_code(row, conclusion: str):
         ("Free some space, then `endstate run --resume`.", "Free some space, then a re-run of this job."),
         ("`endstate run --resume` asks again.", "A re-run of this job asks again."),
         ("It broke. `endstate run --resume` goes on.", "It broke. A re-run of this job goes on."),
-        ("Check the disk, and run again with --resume: it goes on.", "Check the disk, and re-run this job: it goes on."),
+        ("Check it, and run again with --resume: it goes on.", "Check it, and re-run this job: it goes on."),
         # What no input can say stays a command.
         ("`endstate run --resume --session a --store dir:x`", "`endstate run --resume --session a --store dir:x`"),
         ("`endstate run PROMPT --store x`, or --script FILE", "`endstate run PROMPT --store x`, or --script FILE"),
