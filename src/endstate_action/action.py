@@ -21,7 +21,7 @@ from tempfile import gettempdir
 from types import FrameType
 from typing import Any, NoReturn
 
-from endstate_action.account import Around, moment
+from endstate_action.account import moment
 from endstate_action.agent.loop import AttemptBegan, StepEnded, Told
 from endstate_action.agent.providers.base import Provider
 from endstate_action.agent.tools.base import Tool
@@ -650,15 +650,8 @@ class _Asked:
         if self.working:
             place = self.working.leave(place)
         run = self.event.run
-        around = Around(
-            conclusion="success" if result.succeeded else "stopped",
-            reason=result.reason,
-            tree_hash=result.tree_hash(),
-            excluded=(".git", finishing.workplace.state_name),
-            sandbox=finishing.sandbox.sandbox,
-            sandbox_note=finishing.sandbox.note,
-            departed=finishing.shipper.departed if finishing.shipper else None,
-            restored_hash=finishing.restored.tree_hash if finishing.restored else None,
+        around = replace(
+            finishing.around("success" if result.succeeded else "stopped"),
             repository=self.event.repository.full_name,
             pull_request=self.event.pull_request_number,
             run_url=f"{run.server_url}/{self.event.repository.full_name}/actions/runs/{run.id}",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 
-from endstate_action.account import Around, account
+from endstate_action.account import account
 from endstate_action.agent.providers.base import OnDiscard, Reply, Request
 from endstate_action.ci.commit import Commits, Target
 from endstate_action.ci.evidence import Evidence, Uncommitted
@@ -117,16 +118,9 @@ def _evidence(finishing: Finishing, environ: Mapping[str, str]) -> Evidence:
         base = state.begun.bound.get("base")
         with aside(repository, environ, base) as seen:
             published = publish(seen, base, state.begun.bound.get("dirty", {}), state.begun.bound.get("nested"))
-    around = Around(
-        conclusion=result.conclusion,
-        reason=result.reason,
-        tree_hash=result.tree_hash(),
-        excluded=(".git", finishing.workplace.state_name),
-        sandbox=finishing.sandbox.sandbox,
-        sandbox_note=finishing.sandbox.note,
-        departed=finishing.shipper.departed if finishing.shipper else None,
+    around = replace(
+        finishing.around(result.conclusion),
         published=published,
-        restored_hash=finishing.restored.tree_hash if finishing.restored else None,
         commits=own_commits(state, repository),
         uncommitted=Uncommitted(patch_file=None) if published and published.changed else None,
     )
@@ -174,13 +168,8 @@ def _delivery(finishing: Finishing, github: GitHub, environ: Mapping[str, str]) 
         Commits(github, repository) if outbox.commit else None,
         Target(outbox.commit["branch"], is_own=outbox.commit["own"]) if outbox.commit else None,
     )
-    around = Around(
-        conclusion="success",
-        reason=finishing.result.reason,
-        tree_hash=finishing.result.tree_hash(),
-        excluded=(".git", finishing.workplace.state_name),
-        sandbox=finishing.sandbox.sandbox,
-        departed=finishing.shipper.departed if finishing.shipper else None,
+    around = replace(
+        finishing.around("success"),
         repository=repository,
         pull_request=number,
         notes=("Delivered by hand.",),

@@ -16,7 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from endstate_action import __version__
 from endstate_action.agent.context import Budget
@@ -59,13 +59,17 @@ from endstate_action.system import git
 from endstate_action.system.files import Workspace
 from endstate_action.system.git_call import GitError
 from endstate_action.system.git_paths import kind
-from endstate_action.system.names import parse, short
+from endstate_action.system.names import few, parse, short
 from endstate_action.system.proctable import identity
 from endstate_action.system.redaction import Secrets
 from endstate_action.system.sandbox import NoSandbox, Sandbox
 from endstate_action.system.secrets import call_environment, split_environment
 from endstate_action.system.signals import Interrupts
 from endstate_action.workplace import Workplace, describe, reopen
+
+if TYPE_CHECKING:
+    from endstate_action.account import Around
+    from endstate_action.ci.evidence import Conclusion
 
 SCRIPTED_MODEL = "scripted"
 DEFAULT_PROVIDER: ProviderName = "anthropic"
@@ -254,6 +258,21 @@ class Finishing:
     secrets: Secrets
     epoch: int
     """The number of this attempt, also where nothing was left to do but to tell."""
+
+    def around(self, conclusion: Conclusion) -> Around:
+        """What evidence says besides the session: where it ran, and how it ended there."""
+        from endstate_action.account import Around  # what a run without evidence need not wait for
+
+        return Around(
+            conclusion=conclusion,
+            reason=self.result.reason,
+            tree_hash=self.result.tree_hash(),
+            excluded=(".git", self.workplace.state_name),
+            sandbox=self.sandbox.sandbox,
+            sandbox_note=self.sandbox.note,
+            departed=self.shipper.departed if self.shipper else None,
+            restored_hash=self.restored.tree_hash if self.restored else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -667,8 +686,7 @@ class _Story:
 
     def _tell_replaced(self, kept: str, replaced: tuple[str, ...]) -> None:
         """Unasked or as asked, it was somebody's: so it is named, with the way to have it again."""
-        more = f" and {len(replaced) - _NAMED} more" if len(replaced) > _NAMED else ""
-        names = f"{', '.join(short(name) for name in replaced[:_NAMED])}{more}"
+        names = few([short(name) for name in replaced], _NAMED)
         count = "1 file that was here was" if len(replaced) == 1 else f"{len(replaced)} files that were here were"
         self.ports.notice(
             (f"{count} replaced or removed by the restore: {names}. " if replaced else "")

@@ -38,7 +38,7 @@ from endstate_action.state.session import SessionStore, State, fold
 from endstate_action.state.snapshot.fetch import fetch_base
 from endstate_action.state.stores.base import StoreUnusable
 from endstate_action.state.totals import effects_started
-from endstate_action.system.names import display, short
+from endstate_action.system.names import display, few, short
 from endstate_action.workplace import Workplace
 
 REQUEST_S = 20.0
@@ -386,19 +386,14 @@ def _own_work(place: Workplace, base: str | None) -> list[str]:
         return []
     head = repository.head().commit
     changed = sorted(repository.changes(head))
-    own = [f"files of its own ({_first(changed)})"] if changed else []
+    own = [f"files of its own ({few(changed)})"] if changed else []
     if head is not None and head != base and not repository.is_published(head):
         own.append(f"the commit {head[:12]}, which no remote repository has")
     refs = repository.unpublished([name for name in (base, head) if name])
     if refs:
         names = ["a stash" if ref == "refs/stash" else short(ref.removeprefix("refs/heads/")) for ref in refs]
-        own.append(f"branches of its own ({_first(names)}), which no remote repository has")
+        own.append(f"branches of its own ({few(names)}), which no remote repository has")
     return own
-
-
-def _first(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more}"
 
 
 def _told(aside: tuple[Seen, ...]) -> tuple[str, ...]:

@@ -324,7 +324,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="presumed-common",
         guard="Where the branches of a linked work tree are is known without the file that says so",
-        file="src/endstate_action/system/git.py",
+        file="src/endstate_action/system/git_call.py",
         old='return git_dir.parent.parent if git_dir.parent.name == "worktrees" else git_dir',
         new="return git_dir",
         tests=("tests/unit/system/test_git.py::test_a_linked_work_tree_that_lost_its_way_is_opened_as_it_was",),

@@ -30,6 +30,7 @@ from endstate_action.system.git_call import (
     HeadMoved,
     LeftLocked,
     UntrustedConfig,
+    common_dir,
     join,
     split,
     text,
@@ -99,7 +100,7 @@ def presume(root: Path, env: Mapping[str, str], tmp: Path, object_format: str) -
     user = Git.for_user(root, git_dir, env)
     if user is None:
         return None
-    common = _common_dir(git_dir)
+    common = common_dir(git_dir)
     settings: dict[str, str] = {}
     for where in ((), ("--file", str(common / "config"))):
         with suppress(GitError):
@@ -458,13 +459,6 @@ def _git_dir(root: Path) -> Path | None:
         return place
     named = re.match(rb"gitdir: (.+)", place.read_bytes()[:4096]) if place.is_file() else None
     return root / os.fsdecode(named[1].rstrip()) if named else None
-
-
-def _common_dir(git_dir: Path) -> Path:
-    """As git lays it out where the file that says so is gone."""
-    with suppress(OSError):
-        return git_dir / os.fsdecode((git_dir / "commondir").read_bytes().rstrip(b"\n"))
-    return git_dir.parent.parent if git_dir.parent.name == "worktrees" else git_dir
 
 
 def _content(place: Path) -> str:

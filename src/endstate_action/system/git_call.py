@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -146,6 +147,13 @@ def split(listed: bytes) -> list[bytes]:
 def join(items: Iterable[bytes]) -> bytes:
     """Items as git's `-z --stdin` wants them."""
     return b"".join(item + b"\0" for item in items)
+
+
+def common_dir(git_dir: Path) -> Path:
+    """What all work trees of a repository share, objects among it; as git lays it out where no file says so."""
+    with suppress(OSError):
+        return git_dir / os.fsdecode((git_dir / "commondir").read_bytes().rstrip(b"\n"))
+    return git_dir.parent.parent if git_dir.parent.name == "worktrees" else git_dir
 
 
 def _search_path(path: str, root: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 Parts = tuple[bytes, ...]
 """The components of a path from the workspace's root."""
@@ -65,6 +66,12 @@ def fold(name: bytes) -> str:
     """How a file system that ignores case and invisible characters (macOS) compares a name."""
     text = name.decode("utf-8", "surrogateescape")
     return "".join(c for c in text if unicodedata.category(c) != "Cf").casefold()
+
+
+def few(names: Sequence[str], most: int = 3) -> str:
+    """The first of them, for a message: `a, b, c and 4 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def short(text: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from endstate_action.effects import digest
-from endstate_action.system.names import display
+from endstate_action.system.names import display, few
 from endstate_action.system.process import capture
 
 FILES = {
@@ -138,8 +138,7 @@ def difference(one: Picture, other: Picture) -> str:
         for name in sorted(one.keys() | other.keys())
         if one.get(name) != other.get(name)
     ]
-    more = f" and {len(words) - 5} more" if len(words) > 5 else ""
-    return ", ".join(words[:5]) + more
+    return few(words, 5)
 
 
 def _described(path: Path, key: bytes) -> str:

@@ -40,7 +40,7 @@ from endstate_action.state.snapshot.refusals import writing
 from endstate_action.state.snapshot.restore import Journal, Restoring
 from endstate_action.state.snapshot.walk import Keeper
 from endstate_action.system import own_files
-from endstate_action.system.names import components, display, parse, short
+from endstate_action.system.names import components, display, few, parse, short
 from endstate_action.system.tree_cache import StatCache
 from endstate_action.system.tree_format import Change, Directory, Scan
 from endstate_action.system.tree_walk import DIRECTORY, Paths
@@ -238,11 +238,10 @@ class SnapshotStore:
 
     def _not_restored(self, target: Content, after: str) -> NotRestored:
         found = [short(display(change.path)) for change in self.difference(after, target.root)]
-        what = ", ".join(found[:_NAMED]) or "the project's git state"
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        what = few(found, _NAMED) or "the project's git state"
         return NotRestored(
             f"The workspace is not what the snapshot {target.root[:12]} holds, although all was restored: "
-            f"{what}{more} came out otherwise. What it replaced has been kept.",
+            f"{what} came out otherwise. What it replaced has been kept.",
             hint="Check that nothing else writes there and that the file system tells upper from lower case, "
             "then run again with --resume.",
         )
@@ -341,8 +340,7 @@ def _path(name: str) -> bytes:
 
 
 def _not_whole(root: str, missing: list[str]) -> SnapshotDamaged:
-    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    return damaged(root, f"is not whole: object {missing[0]}{more} is missing")
+    return damaged(root, f"is not whole: object {few(missing, 1)} is missing")
 
 
 @contextmanager

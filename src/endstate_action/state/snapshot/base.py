@@ -12,7 +12,7 @@ from endstate_action.errors import StateError
 from endstate_action.state.snapshot import git_files, store_files
 from endstate_action.state.snapshot.refusals import writing
 from endstate_action.system import own_files
-from endstate_action.system.git_call import GitError
+from endstate_action.system.git_call import GitError, common_dir
 
 if TYPE_CHECKING:
     from endstate_action.state.snapshot.objects import ObjectStore
@@ -34,7 +34,7 @@ def import_base(store: ObjectStore, repository_git_dir: Path, commit: str) -> No
     if mark.exists():
         return
     _forget_parents(store, commit)
-    common = _common_dir(repository_git_dir)
+    common = common_dir(repository_git_dir)
     with writing("The base commit was not noted"):
         store_files.put(_ends_file(store), "".join(f"{name}\n" for name in sorted(ends_in(common))).encode())
     said = _pack(store, common / "objects", commit)
@@ -123,14 +123,6 @@ def _pack(store: ObjectStore, objects: Path, commit: str) -> str:
     except GitError as error:
         return str(error)
     return done.stderr.decode("utf-8", "replace").strip() if done.returncode else ""
-
-
-def _common_dir(git_dir: Path) -> Path:
-    """Where the objects are: in a linked work tree, elsewhere."""
-    try:
-        return git_dir / os.fsdecode((git_dir / "commondir").read_bytes().rstrip(b"\n"))
-    except OSError:
-        return git_dir
 
 
 def _quoted(path: Path) -> str:
