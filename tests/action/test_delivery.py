@@ -101,8 +101,10 @@ def test_lost_at_random_and_twice_there_is_one_of_each(tmp_path: Path) -> None:
             job.inputs["commit"] = "branch"
             for run_attempt in (1, 2):
                 process, machine = job.begin(run_attempt)
-                threading.Timer(dice.uniform(0.3, 8), job.kill).start()
+                timer = threading.Timer(dice.uniform(0.3, 8), job.kill)
+                timer.start()
                 job.end(process, machine)
+                timer.cancel()  # an attempt that ended before must not cost the next one its life
             stands(job, job.attempt(3))
 
 
