@@ -20,7 +20,7 @@ from endstate_action.state.checkpoint.read import Opened
 from endstate_action.state.directory import StateDirectory
 from endstate_action.state.keys import CheckpointKey
 from endstate_action.state.session import SessionStore
-from endstate_action.state.snapshot import Restored
+from endstate_action.state.snapshot import Restored, SnapshotStore
 from endstate_action.state.snapshot.base import note_base
 from endstate_action.state.snapshot.pack import apply, read_head
 from endstate_action.system import own_files
@@ -103,7 +103,8 @@ def restore(
     confirm()
     earlier = _kept_earlier(place.state)
     _note(place.state, opened, earlier)
-    restored = _restore_workspace(opened, place) if opened.pack is not None and manifest.root else None
+    snapshots = place.snapshots() if opened.pack is not None and manifest.root else None
+    restored = _restore_workspace(opened, place, snapshots) if snapshots else None
     kept = earlier or (restored.kept if restored else None)
     # What was here before the first of several tries is what somebody will look for.
     _note(place.state, opened, kept)
@@ -121,7 +122,7 @@ def restore(
     with own_files.directory(place.state.path) as parent:
         own_files.remove(place.state.restore_log.name, parent)
     reasons = restored.reasons if restored else ()
-    replaced = _replaced(place, kept, restored.root) if restored and kept else ()
+    replaced = _replaced(snapshots, kept, restored.root) if snapshots and restored and kept else ()
     return Arrived(str(opened.key), tree_hash, kept, reasons, replaced)
 
 
@@ -138,8 +139,8 @@ def _kept_earlier(state: StateDirectory) -> str | None:
     return kept if isinstance(kept, str) and _ID.fullmatch(kept) else None
 
 
-def _replaced(place: Workplace, kept: str, root: str) -> tuple[str, ...]:
-    changes = place.snapshots().difference(kept, root)
+def _replaced(snapshots: SnapshotStore, kept: str, root: str) -> tuple[str, ...]:
+    changes = snapshots.difference(kept, root)
     return tuple(display(change.path) for change in changes if change.kind != "added")
 
 
@@ -157,8 +158,7 @@ def _bring_base(opened: Opened, place: Workplace, fetch_base: Callable[[str], No
     fetch_base(base)
 
 
-def _restore_workspace(opened: Opened, place: Workplace) -> Restored:
-    snapshots = place.snapshots()
+def _restore_workspace(opened: Opened, place: Workplace, snapshots: SnapshotStore) -> Restored:
     # What was on its way when an earlier restore was killed has to come to an end before another begins.
     finished = snapshots.finish()
     apply(place.objects(), opened.pack or b"", place.bound.get("base"))

@@ -33,7 +33,7 @@ from endstate_action.state.checkpoint.manifest import Manifest
 from endstate_action.state.checkpoint.read import Opened
 from endstate_action.state.epoch import Claimed, NotClaimed, TakenOver, claim, fence, highest_above
 from endstate_action.state.keys import claim_key, is_lineage
-from endstate_action.state.records import Begun
+from endstate_action.state.records import Begun, all_kept
 from endstate_action.state.session import SessionStore, State, fold
 from endstate_action.state.snapshot.fetch import fetch_base
 from endstate_action.state.stores.base import StoreUnusable
@@ -130,6 +130,7 @@ class Successor:
         found = fence(self.depot.store, self.line.lineage, epoch)
         return found.epoch if isinstance(found, TakenOver) else None
 
+    @all_kept()
     def find(self, session: str | None, epoch: int, *, witness: int = 0) -> Found:
         """Look for the newest state, and bring it here if it is in the store.
 

@@ -424,7 +424,7 @@ def decode(kind: str, text: str) -> Record:
 
 @contextmanager
 def all_kept() -> Iterator[None]:
-    """While many rows are read: none of them is garbage, and to look for some costs a tenth of the time."""
+    """While much is read: none of it is garbage, and to look for some costs a tenth of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -203,9 +203,11 @@ class _Parser:
 
     def _rows(self) -> Iterator[tuple[Key, Value, bytes]]:
         data, width, at, name = self._data, self._width, self._at, b""
+        # The stat data begin with eight numbers, of which the seventh is the mode.
+        unpack = struct.Struct(f">24xI12x{width}sH").unpack_from
         for _ in range(self._count):
             start = at
-            (flags,) = struct.unpack_from(">H", data, start + _STAT_BYTES + width)
+            mode, oid, flags = unpack(data, start)
             at = start + _STAT_BYTES + width + 2
             more = 0
             if flags & _EXTENDED:
@@ -224,8 +226,6 @@ class _Parser:
             name += data[at:end]
             # Outside version 4, one to eight zeros bring the entry to a multiple of eight bytes.
             at = end + 1 if self._version == 4 else start + ((end - start + 8) & ~7)
-            mode = int.from_bytes(data[start + 24 : start + 28])
-            oid = data[start + _STAT_BYTES : start + _STAT_BYTES + width]
             seen = data[start : start + _STAT_BYTES]
             yield (name, flags >> 12 & 3), (mode, oid, flags & _ASSUME_UNCHANGED, more), seen
         if at > self._end:
