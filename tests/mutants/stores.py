@@ -498,4 +498,23 @@ ROWS: tuple[Mutant, ...] = (
         new="unreadable(self.name, failed.reason)",
         tests=("tests/unit/state/stores/test_git_ref.py::test_a_wrong_token_is_denied_and_never_shown",),
     ),
+    Mutant(
+        name="no-number-runs-nothing",
+        guard="Without a number from the store, nothing is run",
+        file="src/endstate_action/successor.py",
+        old="            case NotClaimed(_, reason, remedy):\n                raise ProviderUnavailable(\n",
+        new=(
+            "            case NotClaimed(_, reason, remedy):\n                return NoDepot(reason, remedy)\n"
+            "                raise ProviderUnavailable(\n"
+        ),
+        tests=("tests/unit/test_successor.py::test_without_a_number_nothing_is_run",),
+    ),
+    Mutant(
+        name="dry-run-code",
+        guard="A dry run ends with the code of the resume that it stands for",
+        file="src/endstate_action/cli/stored.py",
+        old="    return max((_exit_code(one) for one in found), default=0)\n",
+        new="    return 0\n",
+        tests=("tests/cli/test_store.py::test_a_dry_run_ends_as_a_resume_would",),
+    ),
 )

@@ -1252,6 +1252,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/cli/test_sessions.py::test_tree_hash_reads_everything_and_writes_nothing",),
     ),
     Mutant(
+        name="log-on-full-disk",
+        guard="A log that cannot be written for want of space ends nothing",
+        file="src/endstate_action/cli/__init__.py",
+        old="        if error.errno not in _FULL:\n",
+        new="        if True:\n",
+        tests=("tests/cli/test_surface.py::test_a_log_on_a_full_disk_ends_nothing_and_changes_no_exit_code",),
+    ),
+    Mutant(
         name="doubtful-cache",
         guard="After a call that could write anything, the cache is forgotten",
         file="src/endstate_action/agent/observe.py",
