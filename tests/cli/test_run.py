@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -696,19 +697,50 @@ def test_a_repository_that_a_power_cut_broke_is_put_back(git_repo: GitRepo, tmp_
     process.kill()
     process.communicate()
     (repo.path / ".git" / "HEAD").write_text("")
-    replies = parse_script(json.loads((tmp_path / "script.json").read_text()))
-    ports = Ports(
-        dict(os.environ),
-        lambda name, settings: ScriptedProvider(replies),
-        notice=said.append,
-        process=lambda: identity() | {"boot_id": "another"},
-    )
+    ports = after_a_reboot(tmp_path, said)
 
     report = run(Settings(resume=True, working_directory=str(repo.path), sandbox="off"), Choice(), ports)
 
     assert report.result.conclusion == "success"
     assert any("started anew" in text for text in said)
     assert repo.git("symbolic-ref", "HEAD") == "refs/heads/main"
+
+
+def test_what_the_disk_lost_in_a_power_cut_is_put_back_and_what_was_there_is_kept(
+    git_repo: GitRepo, tmp_path: Path
+) -> None:
+    """Files are not synced as records are; nobody can tell what the disk lost from what a hand changed."""
+    repo = git_repo({"a": "b"})
+    marker = tmp_path / "reached"
+    said: list[str] = []
+    playing = script(tmp_path / "x", calls(WRITE), calls(bash(f"echo x > {marker}; sleep 60")), {"text": "done"})
+    process = begin(repo.path, "run", "do it", *playing)
+    wait_for(marker)
+    process.kill()
+    process.communicate()
+    (repo.path / "a.txt").write_text("")
+    (repo.path / "by-hand").write_text("precious")
+
+    report = run(
+        Settings(resume=True, working_directory=str(repo.path), sandbox="off"), Choice(), after_a_reboot(tmp_path, said)
+    )
+
+    assert report.result.conclusion == "success"
+    assert (repo.path / "a.txt").read_text() == "x\n"
+    assert not (repo.path / "by-hand").exists()
+    (kept,) = [word for text in said for word in re.findall(r"kept as snapshot ([0-9a-f]+)", text)]
+    objects = str(repo.path / ".endstate" / "objects")
+    assert repo.git("--git-dir", objects, "show", f"{kept}:tree/by-hand") == "precious"
+
+
+def after_a_reboot(tmp_path: Path, said: list[str]) -> Ports:
+    replies = parse_script(json.loads((tmp_path / "script.json").read_text()))
+    return Ports(
+        dict(os.environ),
+        lambda name, settings: ScriptedProvider(replies),
+        notice=said.append,
+        process=lambda: identity() | {"boot_id": "another"},
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything, whatever the mode")

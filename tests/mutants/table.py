@@ -282,6 +282,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/cli/test_run.py::test_a_repository_that_a_power_cut_broke_is_put_back",),
     ),
     Mutant(
+        name="lost-in-a-power-cut",
+        guard="After a reboot the workspace is put back to what was recorded last",
+        file="src/endstate_action/run.py",
+        old="        if not was_killed_before_boot(state, process) or not observer.can_roll_back(root):\n",
+        new="        if True:\n",
+        tests=("tests/cli/test_run.py::test_what_the_disk_lost_in_a_power_cut_is_put_back_and_what_was_there_is_kept",),
+    ),
+    Mutant(
         name="broken-is-published",
         guard="A checkout that is still to be put back may not tell what is published",
         file="src/endstate_action/run.py",
