@@ -12,8 +12,8 @@ from typing import Any, Literal
 from endstate_action import __version__
 from endstate_action.ci import evidence as told
 from endstate_action.shipper import Departed
+from endstate_action.state.fold import State
 from endstate_action.state.records import FORMAT, Attempt, Ended
-from endstate_action.state.session import State
 from endstate_action.state.totals import effects_started, total_cost, total_usage
 from endstate_action.system.names import display
 from endstate_action.system.published import Published

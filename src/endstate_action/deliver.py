@@ -27,8 +27,9 @@ from endstate_action.ci.render import earlier_of
 from endstate_action.effects import digest
 from endstate_action.errors import InputError
 from endstate_action.shipper import Shipper
+from endstate_action.state.fold import State
 from endstate_action.state.records import Delivered, Delivering, ToDeliver
-from endstate_action.state.session import Session, State
+from endstate_action.state.session import Session
 from endstate_action.system.git import Repository
 from endstate_action.system.git_aside import Aside, Changed, aside
 from endstate_action.system.git_call import GitError

@@ -21,7 +21,8 @@ from endstate_action.agent.tools.base import CallContext, FileChange, Tool
 from endstate_action.config import parse_settings
 from endstate_action.errors import EndstateError, InputError
 from endstate_action.run import Choice, Ports, run
-from endstate_action.state.session import SessionStore, State
+from endstate_action.state.fold import State
+from endstate_action.state.session import SessionStore
 from endstate_action.system.process import capture, fork
 
 FILE = "ENDSTATE-DEMO.md"

@@ -46,9 +46,10 @@ from endstate_action.shipper import LAST_ON_SIGNAL_S, Departed, Shipper, periodi
 from endstate_action.state.checkpoint.build import Builder
 from endstate_action.state.checkpoint.manifest import About
 from endstate_action.state.directory import StateDirectory, locate, tracked, workspace_at
+from endstate_action.state.fold import State
 from endstate_action.state.lock import DEFAULT_TIMEOUT_S, StateLock
 from endstate_action.state.packer import Packer
-from endstate_action.state.session import Session, SessionStore, State
+from endstate_action.state.session import Session, SessionStore
 from endstate_action.state.snapshot import SnapshotStore
 from endstate_action.state.snapshot.layout import format_of
 from endstate_action.state.stores.choice import parse_store

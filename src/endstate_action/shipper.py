@@ -14,8 +14,8 @@ from typing import Any
 
 from endstate_action.effects import EffectClass
 from endstate_action.errors import InputError, ProviderUnavailable, Superseded
+from endstate_action.state.fold import State
 from endstate_action.state.keys import CheckpointKey, epoch_prefix
-from endstate_action.state.session import State
 from endstate_action.state.stores.base import Store, StoreUnreadable
 from endstate_action.state.uploader import BARRIER_S, NotShipped, Shipped, Uploader
 

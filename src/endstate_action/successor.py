@@ -32,9 +32,10 @@ from endstate_action.state.checkpoint.choose import (
 from endstate_action.state.checkpoint.manifest import Manifest
 from endstate_action.state.checkpoint.read import Opened
 from endstate_action.state.epoch import Claimed, NotClaimed, TakenOver, claim, fence, highest_above
+from endstate_action.state.fold import State, fold
 from endstate_action.state.keys import claim_key, is_lineage
 from endstate_action.state.records import Begun, all_kept
-from endstate_action.state.session import SessionStore, State, fold
+from endstate_action.state.session import SessionStore
 from endstate_action.state.snapshot.fetch import fetch_base
 from endstate_action.state.stores.base import StoreUnusable
 from endstate_action.state.totals import effects_started

@@ -20,7 +20,8 @@ import pytest
 from endstate_action.agent.providers.scripted import ScriptedProvider, parse_script
 from endstate_action.config import Settings
 from endstate_action.run import Choice, Ports, run
-from endstate_action.state.session import SessionStore, State
+from endstate_action.state.fold import State
+from endstate_action.state.session import SessionStore
 from endstate_action.system.proctable import identity
 from tests.support.command import ARGV, bash, begin, calls, endstate, is_running, script, wait_for
 from tests.support.repos import GitRepo

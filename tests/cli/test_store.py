@@ -22,9 +22,10 @@ from endstate_action.restoring import restore
 from endstate_action.state.checkpoint.choose import look
 from endstate_action.state.checkpoint.read import Expected
 from endstate_action.state.directory import locate
+from endstate_action.state.fold import State
 from endstate_action.state.keys import CheckpointKey
 from endstate_action.state.seal import derive_key, open_sealed, seal
-from endstate_action.state.session import SessionStore, State
+from endstate_action.state.session import SessionStore
 from endstate_action.state.snapshot.pack import apply
 from endstate_action.state.stores.directory import DirectoryStore
 from endstate_action.system.tree import scan

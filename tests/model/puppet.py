@@ -22,8 +22,9 @@ from endstate_action.errors import EndstateError
 from endstate_action.shipper import Shipper
 from endstate_action.state.checkpoint.build import Builder
 from endstate_action.state.directory import locate
+from endstate_action.state.fold import State
 from endstate_action.state.keys import claimed_epoch
-from endstate_action.state.session import SessionStore, State
+from endstate_action.state.session import SessionStore
 from endstate_action.state.stores.base import Put
 from endstate_action.state.totals import unrecorded_effects
 from endstate_action.state.uploader import EAGER, Uploader

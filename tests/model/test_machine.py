@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from endstate_action.state.fold import State
 from endstate_action.state.keys import CheckpointKey
-from endstate_action.state.session import State
 from tests.model.puppet import SESSION, Puppet, World
 
 MOST_ATTEMPTS = 5

@@ -211,7 +211,7 @@ ROWS: tuple[Mutant, ...] = (
     Mutant(
         name="restore-swept",
         guard="While a restore is half done, no snapshot is swept away",
-        file="src/endstate_action/cli/__init__.py",
+        file="src/endstate_action/cli/sessions.py",
         old="or state.restore_log.exists() or",
         new="or",
         tests=("tests/cli/test_store.py::test_of_a_restore_that_was_killed_what_the_first_try_replaced_is_named",),

@@ -1334,7 +1334,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="tracked-sessions",
         guard="Sessions that the repository tracks are not listed or shown either",
-        file="src/endstate_action/cli/__init__.py",
+        file="src/endstate_action/cli/sessions.py",
         old="    refuse_tracked(state, workspace, os.environ)\n",
         new="",
         tests=("tests/cli/test_sessions.py::test_a_state_directory_in_the_repository_is_not_read_either",),

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from endstate_action.state.session import SessionStore, State
+from endstate_action.state.fold import State
+from endstate_action.state.session import SessionStore
 from tests.support.command import is_running
 from tests.support.crash import INTERRUPTED, Bench
 from tests.support.live import ended, run, running, wait_until

@@ -29,7 +29,8 @@ from typing import Any
 
 from endstate_action.agent.context import check_history, history
 from endstate_action.agent.settle import MAX_STARTS
-from endstate_action.state.session import SessionStore, State
+from endstate_action.state.fold import State
+from endstate_action.state.session import SessionStore
 from endstate_action.system.tree import scan
 from tests.support.crash_driver import Job
 from tests.support.repos import Repo

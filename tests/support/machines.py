@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from endstate_action.state.checkpoint.read import Expected, Opened, open_checkpoint
+from endstate_action.state.fold import State
 from endstate_action.state.keys import CheckpointKey
 from endstate_action.state.seal import derive_key
-from endstate_action.state.session import State
 from endstate_action.state.stores.directory import DirectoryStore
 from tests.support.crash import Bench, Trial
 from tests.support.crash_driver import Job

@@ -11,9 +11,9 @@ from endstate_action.effects import EffectClass
 from endstate_action.errors import InputError, Interrupted, ProviderUnavailable, Superseded
 from endstate_action.shipper import Departed, Shipper, periodic_before
 from endstate_action.state.epoch import TakenOver, fence
+from endstate_action.state.fold import fold
 from endstate_action.state.keys import CheckpointKey, claim_key
 from endstate_action.state.records import Attempt, Begun, Started
-from endstate_action.state.session import fold
 from endstate_action.state.stores.base import Put, StoreUnreadable
 from endstate_action.state.uploader import Uploader
 from endstate_action.system.signals import TimeIsUp

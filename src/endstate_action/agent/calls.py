@@ -23,8 +23,9 @@ from endstate_action.agent.tools.base import (
 from endstate_action.effects import EffectClass, Probe, content_digest, idempotency_key
 from endstate_action.errors import EndstateError, Interrupted
 from endstate_action.messages import is_blank, scrub
+from endstate_action.state.fold import Requested
 from endstate_action.state.records import Finished, Observed, Record, RolledBack, Settled, Started, StartEnded, Status
-from endstate_action.state.session import Requested, Session
+from endstate_action.state.session import Session
 from endstate_action.system.files import Workspace
 from endstate_action.system.redaction import Secrets
 from endstate_action.system.signals import Interrupts, TimeIsUp

@@ -15,8 +15,8 @@ from typing import Any
 from endstate_action.effects import canonical
 from endstate_action.errors import EndstateError
 from endstate_action.messages import VERBATIM, Block, Message, ToolResult, is_blank, scrub, scrub_json, text_block
+from endstate_action.state.fold import State
 from endstate_action.state.records import Compacted, Finished, Replied
-from endstate_action.state.session import State
 
 DEFAULT_MAX_TOKENS = 200_000
 DEFAULT_MAX_BYTES = 30_000_000

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from endstate_action.agent.tools.base import Tool
 from endstate_action.errors import Mismatch
-from endstate_action.state.session import State
+from endstate_action.state.fold import State
 
 
 def accepted_or_refuse(

@@ -46,6 +46,7 @@ from endstate_action.errors import (
     UnknownSession,
 )
 from endstate_action.messages import Message, ToolCall, Usage, scrub
+from endstate_action.state.fold import State
 from endstate_action.state.records import (
     Asked,
     Attempt,
@@ -58,7 +59,7 @@ from endstate_action.state.records import (
     Settled,
     Spent,
 )
-from endstate_action.state.session import Session, State
+from endstate_action.state.session import Session
 from endstate_action.state.totals import total_cost, total_usage
 from endstate_action.system.files import Workspace
 from endstate_action.system.redaction import Secrets

@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 
 from endstate_action.effects import EffectClass
 from endstate_action.errors import SnapshotDamaged
+from endstate_action.state.fold import State
 from endstate_action.state.records import Observed
-from endstate_action.state.session import State
 from endstate_action.state.snapshot import Restored, Snapshot
 from endstate_action.system.tree import Change, Entry, Kind, Scan, StatCache, diff, display, scan
 

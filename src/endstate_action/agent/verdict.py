@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from endstate_action.messages import is_blank
+from endstate_action.state.fold import State
 from endstate_action.state.records import Replied
-from endstate_action.state.session import State
 
 MAX_ODD_REPLIES = 3
 """So many odd replies in a row end the attempt."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from endstate_action.cli import _count, _from_here, _located, _put, _say, _state_dir, cli, printable, sessions
+from endstate_action.cli import _count, _from_here, _located, _put, _say, _state_dir, cli, printable
+from endstate_action.cli.sessions import sessions
 from endstate_action.errors import InputError
 
 if TYPE_CHECKING:

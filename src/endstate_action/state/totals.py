@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from endstate_action.messages import Usage
-from endstate_action.state.session import State
+from endstate_action.state.fold import State
 
 
 def total_cost(state: State) -> Decimal | None:

@@ -18,8 +18,8 @@ from endstate_action.agent.context import (
     tokens_per_byte,
 )
 from endstate_action.messages import Message, Usage, is_blank
+from endstate_action.state.fold import State
 from endstate_action.state.records import Begun, Compacted, Finished, Note, Prompt, Record, Replied
-from endstate_action.state.session import State
 
 Json = dict[str, Any]
 

@@ -8,8 +8,8 @@ import pytest
 
 from endstate_action.agent.verdict import MAX_ODD_REPLIES, Ask, Done, Stop, verdict
 from endstate_action.messages import Usage
+from endstate_action.state.fold import State
 from endstate_action.state.records import Attempt, Begun, Finished, Prompt, Replied
-from endstate_action.state.session import State
 
 TEXT: dict[str, Any] = {"type": "text", "text": "said"}
 CALL: dict[str, Any] = {"type": "tool_use", "id": "t", "name": "read", "input": {}}
