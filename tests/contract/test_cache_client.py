@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 import endstate_action
 from endstate_action.state.stores.base import Exists, Stored
@@ -28,8 +27,8 @@ from endstate_action.state.stores.cache_v2 import CacheV2
 from endstate_action.state.stores.http import Client
 from tests.support.cache_rules import make_token
 from tests.support.cache_server import CacheServer
+from tests.support.npm_packages import installed
 
-NPM = Path(__file__).parents[1] / "support" / "npm"
 ACT = shutil.which("act") or shutil.which("act", path=str(Path(sys.executable).parent))
 WAIT = 20.0
 
@@ -42,20 +41,8 @@ def _run(command: list[str], where: Path, env: Mapping[str, str]) -> subprocess.
 
 @pytest.fixture(scope="module")
 def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the official client is installed; once for all that run at the same time."""
-    if not (shutil.which("node") and shutil.which("npm")):
-        pytest.skip("needs node and npm")
-    folder = tmp_path_factory.getbasetemp().parent / "official-cache-client"
-    with FileLock(f"{folder}.lock"):
-        if not (folder / "installed").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(NPM, folder)
-            flags = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock")
-            done = _run(["npm", "install", *flags], folder, {})
-            if done.returncode != 0:
-                pytest.skip(f"the official client could not be installed: {done.stderr.strip()[-200:]}")
-            (folder / "installed").touch()
-    return folder
+    """The folder in which the official client is installed."""
+    return installed("cache-client", tmp_path_factory)
 
 
 @dataclass(frozen=True)

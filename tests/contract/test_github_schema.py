@@ -1,10 +1,7 @@
 """What we send and what the fake GitHub answers have the shapes of GitHub's own description of its API.
 
 A validating proxy stands between the two: a request that breaks the description comes back as 422, an answer that
-does as 500. It needs two packages of npm, which no test downloads:
-
-    npm install --prefix DIR @octokit/openapi@23.0.2 @stoplight/prism-cli@5.14.2
-    ENDSTATE_PRISM=DIR pytest tests/contract/test_github_schema.py
+does as 500.
 
 Refs are read and moved elsewhere: the proxy takes no path parameter with a slash, and every ref has one.
 """
@@ -12,14 +9,11 @@ Refs are read and moved elsewhere: the proxy takes no path parameter with a slas
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,9 +24,8 @@ from endstate_action.ci.outcome import Absent, Applied, Rejected, told
 from endstate_action.ci.pull_request import Conversation, RunNow, permission_of, read_pull_request, read_run
 from tests.support.github_server import TOKEN, GitHubServer, bare_repository
 from tests.support.github_shapes import BOT, Json
+from tests.support.npm_packages import installed
 
-# Read now: fixtures take the variable away.
-PRISM = os.environ.get("ENDSTATE_PRISM", "")
 START_S = 200
 
 MARKER = "<!-- endstate:one -->"
@@ -49,10 +42,8 @@ def server(tmp_path_factory) -> Iterator[GitHubServer]:
 
 @pytest.fixture(scope="module")
 def proxy(server, tmp_path_factory) -> Iterator[str]:
-    program = Path(PRISM, "node_modules/.bin/prism")
-    description = Path(PRISM, "node_modules/@octokit/openapi/generated/api.github.com.json")
-    if not (PRISM and shutil.which("node") and program.exists() and description.exists()):
-        pytest.skip("ENDSTATE_PRISM names no folder where npm has installed what stands at the top of this file")
+    modules = installed("schema-proxy", tmp_path_factory) / "node_modules"
+    program, description = modules / ".bin" / "prism", modules / "@octokit/openapi/generated/api.github.com.json"
     ours = tmp_path_factory.mktemp("description") / "ours.json"
     ours.write_text(json.dumps(_part_of(json.loads(description.read_bytes()))))
     port = _free_port()
