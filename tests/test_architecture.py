@@ -31,6 +31,7 @@ FLOORS = {
     **dict.fromkeys(["successor", "trusted"], 3.7),
     "account": 3.8,
     **dict.fromkeys(["run", "verify", "deliver", "watch"], 4),
+    "working": 4.5,
     # They tell their stories with the story of a run.
     **dict.fromkeys(["demo", "tools_check", "action", "hand"], 5),
     "cli": 6,

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from docs.generate import NOT_HERE, OUTPUTS, TOOL_CLASSES, helps, pages
-from endstate_action import action, deliver, shipper
+from endstate_action import deliver, shipper, working
 from endstate_action.agent import calls, settle, verdict
 from endstate_action.agent.tools import shell
 from endstate_action.ci import evidence, render
@@ -144,7 +144,7 @@ def test_numbers_that_a_user_meets_are_those_of_the_code():
         f"| {uploader.CACHE_PACE.at_most} a session |",
         f"| {choose.FALLBACKS}, the newest first, and more for {choose.LOOK_S:g} s |",
         f"| {deliver.SENDER_S:g} s after the fence |",
-        f"| {action.SIGN_OF_LIFE_S:g} s apart |",
+        f"| {working.SIGN_OF_LIFE_S:g} s apart |",
         f"| after {render.SILENT_MINUTES} minutes |",
     ):
         assert said in page, said

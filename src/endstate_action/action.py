@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 import time
 import traceback
 from base64 import b64encode
@@ -28,7 +27,7 @@ from endstate_action.agent.tools.base import Tool
 from endstate_action.agent.tools.comment import PrComment
 from endstate_action.ci import render
 from endstate_action.ci.commit import NEEDS_CONTENTS, Commits, Target, own_branch
-from endstate_action.ci.conclusions import Conclusion, ending
+from endstate_action.ci.conclusions import ending
 from endstate_action.ci.event import Actor, Comment, CommentKind, Event, parse_comment, read_event
 from endstate_action.ci.github import GitHub
 from endstate_action.ci.lineage import Claimant, Lineage, claimant, lineage, matrix_digest, refuse_collision, session_id
@@ -75,6 +74,7 @@ from endstate_action.system.sandbox_install import obtain
 from endstate_action.system.secrets import split_environment
 from endstate_action.system.signals import heeded
 from endstate_action.trusted import Trusted
+from endstate_action.working import Working
 
 OWN_INPUTS = (
     "trigger-phrase", "anthropic-api-key", "github-token", "session-key", "state-key", "commit", "comment",
@@ -85,9 +85,6 @@ RUN_INPUTS = (
     "config-file", "resume", "on-mismatch", "max-steps", "max-cost-usd", "max-resumes", "max-minutes", "sandbox",
     "network", "store", "require-durable",
 )  # fmt: skip
-SIGN_OF_LIFE_S = 60.0
-LAST_WORD_S = 2.0
-"""So long a comment may take to say that its run was cut short; a runner that goes away gives ten seconds in all."""
 _TRUSTED_FILES = ("prompt-file", "instructions", "config-file")
 _DEFAULTS = {"max-cost-usd": "5.00", "config-file": ".github/endstate.yml", "provider": "anthropic"}
 _COMMENTS: tuple[tuple[CommentKind, str], ...] = (
@@ -303,7 +300,9 @@ class _Asked:
     line: Lineage
     workspace: Path
     place: Place | None = None
-    working: _Working | None = None
+    working: Working | None = None
+    started: float = field(default_factory=time.time)
+    steps: int = 0
     asked: Prompt | None = None
     has_outsiders: bool = False
     """Whether text of the event is of somebody who may not write here."""
@@ -509,10 +508,11 @@ class _Asked:
         if self.inputs.comment == "sticky" and event.number is not None:
             conversation = Conversation(self.github, event.repository.full_name, event.number)
             self.place = replace(self.place, conversation=conversation)
-            # It speaks from a thread of its own, and a client serves one at a time.
             other = Conversation(self.step.github(event, self.inputs), event.repository.full_name, event.number)
-            self.working = _Working(self, other)
-            self.working.begin()
+            self.working = Working(self.place, other, self._now, self.step.secrets, event.comment)
+            posted = self.working.begin()
+            if not isinstance(posted, Applied):
+                raise _missing("comment: sticky", posted, NEEDS_COMMENTS)
 
     def _target(self) -> Target | None:
         """The branch; with None, the session's own, whose name is known once there is one."""
@@ -600,8 +600,7 @@ class _Asked:
             case StepEnded():
                 cost = "cost unknown" if event.cost_usd is None else f"${event.cost_usd:.2f}"
                 log.say(f"step {event.step} · {event.calls} calls · {cost}")
-                if self.working:
-                    self.working.step = event.step
+                self.steps = event.step
             case Told():
                 log.say(event.text)
             case Arrived():
@@ -631,6 +630,29 @@ class _Asked:
             )
         if self.working and self.began:
             self.working.soon()
+
+    def _now(self) -> render.Working:
+        """What the comment says of the run while it lives."""
+        began, departed, run = self.began, self.departed, self.event.run
+        shipped = departed.shipped
+        session = began.session if began else session_id(self.line.text, 1)
+        return render.Working(
+            session=session,
+            task=1,
+            attempt=began.epoch if began else run.attempt,
+            effects=self.effects,
+            started=moment(self.started),
+            alive=moment(time.time()),
+            step=self.steps,
+            store={"cache": "Actions cache", "git-ref": "git ref"}.get(departed.store, departed.store),
+            is_durable=shipped is not None,
+            sandbox=self.sandbox,
+            checkpoint=shipped.key if shipped else "",
+            shipped=moment(shipped.at) if shipped else None,
+            restored_from=self.restored.key if self.restored else None,
+            remedy=departed.problem.remedy if departed.problem else "",
+            run_url=f"{run.server_url}/{self.event.repository.full_name}/actions/runs/{run.id}",
+        )
 
     # The end
 
@@ -771,138 +793,6 @@ class _Asked:
             "GIT_CONFIG_KEY_0": f"http.{self.event.run.server_url}/.extraheader",
             "GIT_CONFIG_VALUE_0": f"AUTHORIZATION: basic {basic}",
         }
-
-
-class _Working:
-    """The comment while the run lives: posted at once, then edited at most once a minute, with a sign of life."""
-
-    def __init__(self, asked: _Asked, conversation: Conversation) -> None:
-        self._asked = asked
-        self._conversation = conversation
-        self._started = time.time()
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._comment: int | None = None
-        self._is_recreated = False
-        self._edited: float | None = None
-        self._before = self._said = ""
-        self.url = ""
-        self.step = 0
-
-    def begin(self) -> None:
-        """Raises: InputError: it cannot be posted; nothing was spent."""
-        place = self._asked.place
-        if place is None:
-            return
-        before = self._conversation.find(place.is_ours)
-        self._before = before.value.body if isinstance(before, Applied) else ""
-        self._said = self._body()
-        stuck = self._conversation.stick(self._said, place.is_ours, lambda: True)
-        if not isinstance(stuck, Applied):
-            raise _missing("comment: sticky", stuck, NEEDS_COMMENTS)
-        self._comment, self.url = stuck.value.comment.id, stuck.value.comment.url
-        self._react()
-        self._thread = threading.Thread(target=self._live, name="endstate-comment", daemon=True)
-        self._thread.start()
-
-    def soon(self) -> None:
-        """There is news; it is told in the thread that does that, so that nobody waits for GitHub."""
-        self._wake.set()
-
-    def say(self, *, at_once: bool = False) -> None:
-        """Say what is known now, once a minute at most; a failure is no reason to stop: the next look heals it."""
-        if at_once or self._edited is None or time.monotonic() - self._edited >= SIGN_OF_LIFE_S:
-            self._edited = time.monotonic()
-            self._say(self._body())
-
-    def end(self, conclusion: Conclusion, why: str) -> None:
-        """Say that this attempt is over, and why, in the little time that a signal leaves."""
-        self._over.set()
-        self._wake.set()
-        last = threading.Thread(target=self._last, args=(conclusion, self._asked.step.secrets.redact(why)), daemon=True)
-        last.start()
-        last.join(LAST_WORD_S)
-
-    def stop(self) -> None:
-        self._over.set()
-        self._wake.set()
-        with self._lock:
-            pass
-
-    def leave(self, place: Place) -> Place:
-        """For who announces the result: which comment it was, and what stood there before it."""
-        return replace(place, known=self._comment, may_recreate=not self._is_recreated, before=self._before)
-
-    def _last(self, conclusion: Conclusion, reason: str) -> None:
-        with suppress(Exception):
-            self._say(render.ended(self._now(), self._owner, conclusion, reason, self._earlier()), is_last=True)
-
-    def _say(self, body: str, *, is_last: bool = False) -> None:
-        place = self._asked.place
-        with self._lock:
-            if self._comment is None or place is None or (self._over.is_set() and not is_last):
-                return
-            found = self._conversation.find(place.is_ours)
-            if isinstance(found, Applied) and found.value.body.split() != self._said.split():
-                # A newer attempt speaks, and we may be the one that was given up as lost; or a person does.
-                self._over.set()
-                return
-            may_write = (lambda: True) if is_last else (lambda: not self._over.is_set())
-            stuck = self._conversation.stick(
-                body, place.is_ours, may_write, known=self._comment, may_recreate=not self._is_recreated
-            )
-            if isinstance(stuck, Applied):
-                self._said, self._comment = body, stuck.value.comment.id
-                self._is_recreated |= stuck.value.was == "recreated"
-
-    def _live(self) -> None:
-        while not self._over.is_set():
-            self._wake.wait(SIGN_OF_LIFE_S)
-            self._wake.clear()
-            with suppress(Exception):  # a sign of life is nothing that a run dies of
-                self.say()
-
-    def _react(self) -> None:
-        comment = self._asked.event.comment
-        if comment is not None and comment.kind != "review":
-            is_review = comment.kind == "review-comment"
-            self._conversation.react(comment.id, "eyes", lambda: True, is_review_comment=is_review)
-
-    def _body(self) -> str:
-        return render.working(self._now(), self._owner, self._earlier())
-
-    def _earlier(self) -> tuple[str, ...]:
-        now = self._now()
-        return render.earlier_of(self._before, now.session, now.task)
-
-    @property
-    def _owner(self) -> str:
-        return self._asked.place.owner if self._asked.place else "0" * 16
-
-    def _now(self) -> render.Working:
-        asked, run = self._asked, self._asked.event.run
-        began, departed = asked.began, asked.departed
-        shipped = departed.shipped
-        session = began.session if began else session_id(asked.line.text, 1)
-        return render.Working(
-            session=session,
-            task=1,
-            attempt=began.epoch if began else run.attempt,
-            effects=asked.effects,
-            started=moment(self._started),
-            alive=moment(time.time()),
-            step=self.step,
-            store={"cache": "Actions cache", "git-ref": "git ref"}.get(departed.store, departed.store),
-            is_durable=shipped is not None,
-            sandbox=asked.sandbox,
-            checkpoint=shipped.key if shipped else "",
-            shipped=moment(shipped.at) if shipped else None,
-            restored_from=asked.restored.key if asked.restored else None,
-            remedy=departed.problem.remedy if departed.problem else "",
-            run_url=f"{run.server_url}/{asked.event.repository.full_name}/actions/runs/{run.id}",
-        )
 
 
 def _path(file: Path | None) -> str | None:
