@@ -77,8 +77,9 @@ def open_depot(
     sealing = _sealing(environ)
     if sealing is None:
         return NoDepot(
-            "there is no secret that outlives this job to seal them with",
-            "Set ENDSTATE_STATE_KEY (the input state-key) to the output of `openssl rand -hex 32`.",
+            "there is no secret that outlives this job to seal checkpoints with",
+            "Set ENDSTATE_STATE_KEY (the input state-key) to what the session had, or for a new one to the output "
+            "of `openssl rand -hex 32`.",
         )
     return Depot(store, sealing, choice.kind != "auto", pace)
 

@@ -98,8 +98,7 @@ def restore(
         StateError: the checkpoint, the disk or the workspace does not allow it; what was here has been kept.
     """
     manifest = opened.manifest
-    _refuse_elsewhere(opened, place, sessions)
-    _bring_base(opened, place, fetch_base)
+    refuse_elsewhere(opened, place, sessions, fetch_base)
     confirm()
     earlier = _kept_earlier(place.state)
     _note(place.state, opened, earlier)
@@ -144,12 +143,31 @@ def _replaced(snapshots: SnapshotStore, kept: str, root: str) -> tuple[str, ...]
     return tuple(display(change.path) for change in changes if change.kind != "added")
 
 
-def _bring_base(opened: Opened, place: Workplace, fetch_base: Callable[[str], None]) -> None:
+def refuse_elsewhere(
+    opened: Opened,
+    place: Workplace,
+    sessions: SessionStore,
+    fetch_base: Callable[[str], None],
+    *,
+    may_write: bool = True,
+) -> None:
+    """Nothing of the workspace is changed. Raises: Mismatch, StateError: the session cannot be restored in this place.
+
+    Args:
+        may_write: whether the state directory may be used for finding out, which tells more.
+    """
+    _refuse_other_kind(opened, place, sessions, may_write)
+    _bring_base(opened, place, fetch_base, may_write)
+
+
+def _bring_base(opened: Opened, place: Workplace, fetch_base: Callable[[str], None], may_write: bool) -> None:
     """Have the base commit at hand: from this repository, from the checkpoint if that stands alone, or fetched."""
     base = place.bound.get("base")
     if base is None or place.repository is None or place.repository.full_id(base) is not None:
         return
     if opened.pack is not None and read_head(opened.pack).base is None:
+        if not may_write:
+            return
         objects = place.objects()
         apply(objects, opened.pack, base)
         if not objects.missing([base]):
@@ -183,7 +201,7 @@ def unreadable_checkout(session: str, workspace: Path, environ: Mapping[str, str
     )
 
 
-def _refuse_elsewhere(opened: Opened, place: Workplace, sessions: SessionStore) -> None:
+def _refuse_other_kind(opened: Opened, place: Workplace, sessions: SessionStore, may_write: bool) -> None:
     about, so = opened.manifest.about, "Nothing was restored and nothing was run."
     if about.workspace_kind == "git" and place.repository is None:
         raise unreadable_checkout(about.session, place.workspace, place.environ, so)
@@ -192,7 +210,7 @@ def _refuse_elsewhere(opened: Opened, place: Workplace, sessions: SessionStore) 
             f"The checkpoint {opened.key} holds another workspace than it names. Nothing was restored.",
             hint="This is a defect. Please report it.",
         )
-    if about.workspace_kind != "git" and not _is_its_own(opened, place, sessions):
+    if about.workspace_kind != "git" and not _is_its_own(opened, place, sessions, may_write):
         raise Mismatch(
             f"Session {about.session} belongs to a plain directory, and there is a git repository here that is not "
             f"of its making. {so}",
@@ -201,11 +219,13 @@ def _refuse_elsewhere(opened: Opened, place: Workplace, sessions: SessionStore) 
         )
 
 
-def _is_its_own(opened: Opened, place: Workplace, sessions: SessionStore) -> bool:
+def _is_its_own(opened: Opened, place: Workplace, sessions: SessionStore, may_write: bool) -> bool:
     """Whether a `.git` that is here, if there is one, is what the session of a plain directory made."""
     half = unfinished(place.state)
     if not os.path.lexists(place.workspace / ".git") or (half and half.lineage == opened.key.lineage):
         return True
+    if not may_write:
+        return opened.manifest.about.session in sessions.names()
     roots = [opened.manifest.root]
     with suppress(UnknownSession, StateError):
         observed = sessions.read(opened.manifest.about.session).observed

@@ -24,6 +24,7 @@ from endstate_action.agent.fingerprint import refuse_other_provider
 from endstate_action.agent.loop import DEFAULT_SYSTEM, FINISHED_BEFORE, AgentLoop, Event, RunResult, Setup
 from endstate_action.agent.observe import (
     Observer,
+    PutBack,
     changed_since,
     keep_baseline,
     was_killed_before_boot,
@@ -44,6 +45,7 @@ from endstate_action.messages import Usage
 from endstate_action.restoring import Arrived, refuse_unfinished, unfinished, unreadable_checkout
 from endstate_action.shipper import LAST_ON_SIGNAL_S, Departed, Shipper, periodic_before
 from endstate_action.state.checkpoint.build import Builder
+from endstate_action.state.checkpoint.choose import NoneFound
 from endstate_action.state.checkpoint.manifest import About
 from endstate_action.state.directory import StateDirectory, locate, tracked, workspace_at
 from endstate_action.state.fold import State
@@ -354,7 +356,7 @@ class _Story:
         if here is not None:
             # Before a number is claimed, which ends whoever is at it elsewhere.
             self._confirm(here)
-        taken = self._take_over(Line(name), above=self._epoch_of(name))
+        taken = self._take_over(Line(name), above=self._epoch_of(name), resumes=name)
         if taken.denied is not None and name not in self.store.names():
             raise UnknownSession(
                 f"Session {name} is not on this machine, and nothing of it was restored, since the store "
@@ -362,12 +364,6 @@ class _Story:
                 hint=taken.denied.remedy or "Resume where the store can be written, or where the session was begun.",
             )
         found = self._found(name, taken)
-        if found.session is None and not isinstance(self.depot, NoDepot):
-            raise UnknownSession(
-                f"The store {self.depot.store.name} has no checkpoint of session {name}, and it is not here either: if "
-                "it was begun, its machine was lost before the first one was stored. Nothing was run.",
-                hint="`endstate run PROMPT` begins anew; `endstate sessions inspect --store …` shows what is stored.",
-            )
         # Of what a workflow has stored, the line of attempts has another name than the session.
         return self.go_on(found.session or name, taken, found)
 
@@ -561,7 +557,7 @@ class _Story:
             secrets=secrets,
             call_environment=lambda tag: call_environment(self.ports.environ, extra_names=config.env, tag=tag),
             leftovers=leftovers,
-            emit=self.ports.emit,
+            emit=self._tell,
             interrupts=interrupts,
             clock=self.ports.clock,
             version=__version__,
@@ -637,8 +633,13 @@ class _Story:
         above: int,
         errand: Errand | None = None,
         confirm: Callable[[State], bool] | None = None,
+        resumes: str | None = None,
     ) -> _Taken:
-        """Claim a number for this attempt, where there is a store."""
+        """Claim a number for this attempt, where there is a store.
+
+        Args:
+            resumes: the session that a person wants to go on with; what is refused is refused before the claim.
+        """
         depot = self.depot
         if isinstance(depot, NoDepot):
             expected = self.settings.store in ("auto", "none") and not self.ports.environ.get("GITHUB_ACTIONS")
@@ -661,6 +662,12 @@ class _Story:
         earlier = successor.newest_claim() if errand else None
         if errand and earlier is not None:
             errand.refuse(earlier)
+        if resumes is not None and isinstance(successor.foresee(resumes), NoneFound):
+            raise UnknownSession(
+                f"The store {depot.store.name} has no checkpoint of session {resumes}, and it is not here either: if "
+                "it was begun, its machine was lost before the first one was stored. Nothing was run.",
+                hint="`endstate run PROMPT` begins anew; `endstate sessions inspect --store …` shows what is stored.",
+            )
         claimed = successor.claim(above)
         if isinstance(claimed, int):
             self.ports.emit(Departed(depot.store.name, None))
@@ -681,20 +688,31 @@ class _Story:
             self.ports.notice(f"Restored from {found.restored.key}, tree {found.restored.tree_hash}.")
             is_worth_it = found.restored.replaced or self.settings.on_mismatch == "continue"
             if found.restored.kept and found.has_replaced and is_worth_it:
-                self._tell_replaced(found.restored.kept, found.restored.replaced)
+                self._tell_replaced("restore", found.restored.kept, found.restored.replaced)
             for reason in found.restored.reasons:
                 self.ports.notice(f"Not restored: {reason}")
 
-    def _tell_replaced(self, kept: str, replaced: tuple[str, ...]) -> None:
-        """Unasked or as asked, it was somebody's: so it is named, with the way to have it again."""
+    def _tell(self, event: Event) -> None:
+        if not isinstance(event, PutBack):
+            self.ports.emit(event)
+        elif event.restored.kept:
+            self._tell_replaced("roll-back", event.restored.kept, event.replaced, event.refs)
+
+    def _tell_replaced(
+        self, by: str, kept: str, replaced: tuple[str, ...], refs: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Unasked or as asked, it may have been somebody's: so it is named, with the way to have it again."""
         names = few([short(name) for name in replaced], _NAMED)
         count = "1 file that was here was" if len(replaced) == 1 else f"{len(replaced)} files that were here were"
         self.ports.notice(
-            (f"{count} replaced or removed by the restore: {names}. " if replaced else "")
+            (f"{count} replaced or removed by the {by}: {names}. " if replaced else "")
             + f"What was here before is kept as snapshot {kept}; beside this directory, it can be had again: "
             f"mkdir ../kept && git --git-dir {shlex.quote(str(self.state.path / 'objects'))} archive {kept}:tree "
             "| tar -x -C ../kept"
         )
+        if refs:
+            moved = few([f"{short(name)} was {named[:12]}" for name, named in refs.items()], _NAMED)
+            self.ports.notice(f"So did refs change: {moved}. `git branch NAME COMMIT` makes a branch of one again.")
 
     def _shipper(
         self,
@@ -765,12 +783,13 @@ class _Story:
         root = state.observed.root if state.observed else None
         if not was_killed_before_boot(state, process) or not observer.can_roll_back(root):
             return
-        restored = observer.roll_back(root or "")
-        if restored.kept is not None:
+        put_back = observer.roll_back(root or "")
+        if put_back.restored.kept is not None:
             self.ports.notice(
-                "The machine was started anew since the last attempt was killed. The workspace was put back to what "
-                f"was recorded last; what was here is kept as snapshot {restored.kept[:12]}."
+                "The machine was started anew since the last attempt was killed, and the workspace was put back to "
+                "what was recorded last."
             )
+            self._tell(put_back)
 
     def _outputs(self, state: State, result: RunResult, observer: Observer, sandbox: str) -> dict[str, Any]:
         now, changed = result.tree_hash(), self._changed(state, observer)

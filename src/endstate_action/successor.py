@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from endstate_action.durable import Depot, Line, NoDepot
-from endstate_action.errors import InputError, Mismatch, ProviderUnavailable, StateError, UnknownSession
-from endstate_action.restoring import Arrived, refuse_unfinished, restore, unfinished
+from endstate_action.errors import EndstateError, InputError, Mismatch, ProviderUnavailable, StateError, UnknownSession
+from endstate_action.restoring import Arrived, refuse_elsewhere, refuse_unfinished, restore, unfinished
 from endstate_action.state.checkpoint.choose import (
     AlreadyDone,
     Choice,
@@ -33,7 +33,7 @@ from endstate_action.state.checkpoint.manifest import Manifest
 from endstate_action.state.checkpoint.read import Opened
 from endstate_action.state.epoch import Claimed, NotClaimed, TakenOver, claim, fence, highest_above
 from endstate_action.state.fold import State, fold
-from endstate_action.state.keys import claim_key, is_lineage
+from endstate_action.state.keys import MAX_EPOCH, claim_key, is_lineage
 from endstate_action.state.records import Begun, all_kept
 from endstate_action.state.session import SessionStore
 from endstate_action.state.snapshot.fetch import fetch_base
@@ -145,22 +145,53 @@ class Successor:
             Mismatch, StateError: it cannot be used here.
             StoreUnreadable: the store could not be asked.
         """
+        looked, chosen, gap = self._chosen(session, epoch, witness)
+        if gap:
+            self.notice(
+                f"{gap.started} effects outside the workspace were started and {gap.known} are known; the run "
+                "goes on without knowing what came of the others, as asked."
+            )
+        return self._brought(chosen, looked, gap.started - gap.known if gap else 0, session)
+
+    def foresee(self, session: str | None, *, may_write: bool = True) -> Choice:
+        """What `find` would go on from; what it would refuse is refused before a number is claimed.
+
+        The number ends whoever is at the session elsewhere. Nothing of the workspace is changed, and what is newest
+        may be another once there is a number.
+
+        Args:
+            may_write: whether the state directory may be used for finding out, and the base commit fetched.
+
+        Raises:
+            As `find` does.
+        """
+        looked, chosen, _ = self._chosen(session, MAX_EPOCH, 0)
+        if isinstance(chosen, UseStored):
+            opened = looked.opened[chosen.key]
+            place = self.place(_bound(opened))
+            refuse_elsewhere(opened, place, self.sessions, self._fetch(opened, may_write), may_write=may_write)
+            if self.confirm(fold(opened.records)) and self._may_be_others(opened):
+                self._refuse_to_replace(opened)
+        elif not isinstance(chosen, AlreadyDone):
+            refuse_unfinished(self.place({}).state)
+        return chosen
+
+    def _chosen(self, session: str | None, epoch: int, witness: int) -> tuple[Looked, Choice, Gap | None]:
+        """What was looked at, what to go on from, and over which gap, where that was asked for."""
         looked, chosen = self._looked(session, epoch, witness)
         if isinstance(chosen, Damaged):
             # A predecessor that is still alive may have dropped what was just listed; by then there is something newer.
             looked, chosen = self._looked(session, epoch, witness)
-        error = refusal(chosen)
-        effects_before = 0
         if isinstance(chosen, Gap) and self.goes_on:
-            self.notice(
-                f"{chosen.started} effects outside the workspace were started and {chosen.known} are known; the run "
-                "goes on without knowing what came of the others, as asked."
-            )
-            effects_before = chosen.started - chosen.known
-            chosen, error = chosen.otherwise, None
-        if error is not None:
+            return looked, chosen.otherwise, chosen
+        if (error := refusal(chosen)) is not None:
             raise error
-        return self._brought(chosen, looked, effects_before, session)
+        return looked, chosen, None
+
+    def _may_be_others(self, opened: Opened) -> bool:
+        """Whether what is in the workspace may be somebody's who knows nothing of the session."""
+        is_elsewhere = opened.manifest.about.session not in self.sessions.names()
+        return is_elsewhere and not self.is_ours_alone and unfinished(self.place({}).state) is None
 
     def _refuse_to_replace(self, opened: Opened) -> None:
         """What somebody has done in this checkout is not to be replaced unasked, though it would be kept."""
@@ -183,7 +214,7 @@ class Successor:
             case UseStored(key, aside):
                 opened = looked.opened[key]
                 is_elsewhere = opened.manifest.about.session not in self.sessions.names()
-                may_be_others = is_elsewhere and not self.is_ours_alone and unfinished(self.place({}).state) is None
+                may_be_others = self._may_be_others(opened)
                 state = fold(opened.records)
                 if not self.confirm(state):
                     return Found(session=opened.manifest.about.session, left=state, set_aside=_told(aside))
@@ -219,11 +250,13 @@ class Successor:
             return None  # half of it may be of another checkpoint
         return local_state(self.sessions, session)
 
-    def _fetch(self, opened: Opened) -> Callable[[str], None]:
+    def _fetch(self, opened: Opened, may_write: bool = True) -> Callable[[str], None]:
         def fetch(commit: str) -> None:
             place = self.place(_bound(opened))
             url = place.repository.remote_url() if place.repository else None
-            said = "there is no remote named origin"
+            said = "there is no remote named origin."
+            if url is not None and not may_write:
+                return
             if url is not None:
                 said = fetch_base(place.objects(), place.workspace, url, commit, place.environ, self.git_extra)
             if said:
@@ -249,6 +282,8 @@ class Stored:
     local: Local | None
     choice: Choice
     """What a resume would go on from."""
+    refused: EndstateError | None = None
+    """Why a resume in this place would not do so, where that was asked."""
 
 
 def inspect(depot: Depot, line: Line, sessions: SessionStore, *, half_restored: bool = False) -> Stored:

@@ -97,6 +97,7 @@ class Workplace:
             (".git", self.state_name),
             cache=self.state.cache,
             head=self.head,
+            refs=self._refs,
             snapshots=snapshots,
         )
 
@@ -106,6 +107,12 @@ class Workplace:
             return self.repository.full_id("HEAD") if self.repository else None
         except GitError:
             return "unreadable"
+
+    def _refs(self) -> dict[str, str]:
+        try:
+            return self.repository.refs() if self.repository else {}
+        except GitError:
+            return {}
 
     def sandbox(
         self,

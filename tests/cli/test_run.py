@@ -687,6 +687,37 @@ def test_a_repository_that_a_finished_call_destroyed_does_not_end_the_session(
     assert (ran.code, ran.out) == (0, "done\n"), ran.err
 
 
+def test_what_somebody_has_done_since_is_named_where_a_roll_back_takes_it_away(
+    git_repo: GitRepo, tmp_path: Path
+) -> None:
+    """Nobody can tell it from what the interrupted command has done; it is kept, and told how to have it again."""
+    repo = git_repo({"a": "one\n"})
+    probing = script(tmp_path / "x", {"text": "y"}, name="probe.json")[:-2]
+    if endstate(repo.path, "run", "x", "--sandbox", "required", *probing).code == 2:
+        pytest.skip("there is no sandbox on this machine")
+    playing = script(tmp_path / "x", calls(bash("echo two >> a; echo x > reached; sleep 60")), {"text": "done"})
+    process = begin(repo.path, "run", "do it", *playing[:-2])
+    wait_for(repo.path / "reached")
+    process.kill()
+    process.communicate()
+    repo.git("checkout", "--quiet", "-b", "feature")
+    repo.commit({"mine.txt": "mine\n"}, "by hand")
+    mine = repo.git("rev-parse", "HEAD")
+    (repo.path / "loose.txt").write_text("loose\n")
+
+    ran = endstate(repo.path, "run", "--resume", *playing)
+
+    assert ran.code == 0, ran.err
+    assert sorted(path.name for path in repo.path.glob("*.txt")) == []
+    assert "files that were here were replaced or removed by the roll-back: a, " in ran.err
+    assert f"refs/heads/feature was {mine[:12]}" in ran.err
+    repo.git("branch", "feature", mine[:12])
+    assert repo.git("show", "feature:mine.txt") == "mine"
+    (kept,) = re.findall(r"kept as snapshot ([0-9a-f]+)", ran.err)
+    assert repo.git("--git-dir", str(repo.path / ".endstate/objects"), "show", f"{kept}:tree/loose.txt") == "loose"
+    assert f"what that replaced is kept as snapshot {kept[:12]}" in endstate(repo.path, "sessions", "show").out
+
+
 def test_a_repository_that_a_power_cut_broke_is_put_back(git_repo: GitRepo, tmp_path: Path) -> None:
     """Git syncs less than we do; the machine came up with a HEAD that holds nothing."""
     repo = git_repo({"a": "b"})

@@ -48,6 +48,7 @@ class Place:
     path: Path
     replies: list[dict[str, Any]] = field(default_factory=list)
     machine: int = 0
+    key: str = KEY
 
     @property
     def origin(self) -> Repo:
@@ -70,18 +71,22 @@ class Place:
         return self.workspace
 
     def run(self, *arguments: str, env: dict[str, str] | None = None, store: str = "") -> Ran:
-        given = {"ENDSTATE_STATE_KEY": KEY} | (env or {})
+        given = {"ENDSTATE_STATE_KEY": self.key} | (env or {})
         return endstate(self.workspace, "run", *arguments, *self.options(store), env=given)
 
     def options(self, store: str = "") -> tuple[str, ...]:
         playing = script(self.workspace, *self.replies)
         return (*playing, "--instructions", "none", "--store", store or f"dir:{self.store}")
 
-    def ask(self, *arguments: str, key: str = KEY) -> Ran:
-        return endstate(self.workspace, *arguments, "--store", f"dir:{self.store}", env={"ENDSTATE_STATE_KEY": key})
+    def ask(self, *arguments: str, key: str = "") -> Ran:
+        env = {"ENDSTATE_STATE_KEY": key or self.key}
+        return endstate(self.workspace, *arguments, "--store", f"dir:{self.store}", env=env)
 
     def checkpoints(self) -> list[Path]:
         return sorted(self.store.glob("es1/*/c*"))
+
+    def claims(self) -> list[str]:
+        return sorted(path.name for path in self.store.glob("es1/*/e*"))
 
     def session(self) -> str:
         (folder,) = (self.store / "es1").iterdir()
@@ -298,8 +303,64 @@ def test_a_dry_run_ends_as_a_resume_would(place: Place) -> None:
     place.clone()
     asked = ("--session", folder.name)
     assert (place.ask("restore", "--dry-run", *asked).code, place.run("--resume", *asked).code) == (12, 12)
-    (folder / "e9999").write_bytes(b"{}")
+
+    place.killed()
+    session = place.checkpoints()[-1].parent
+    (session / "e9999").write_bytes(b"{}")
+    asked = ("--session", session.name)
     assert (place.ask("restore", "--dry-run", *asked).code, place.run("--resume", *asked).code) == (2, 2)
+
+
+def in_a_plain_directory(place: Place) -> None:
+    shutil.rmtree(place.workspace / ".git")
+
+
+def with_a_file_of_somebody(place: Place) -> None:
+    (place.workspace / "mine.txt").write_text("mine")
+
+
+def in_another_repository(place: Place) -> None:
+    shutil.rmtree(place.workspace)
+    place.workspace.mkdir()
+    other = Repo(place.workspace)
+    other.git("init", "--quiet")
+    other.commit({"b": "b"}, "another")
+
+
+def with_another_key(place: Place) -> None:
+    place.key = "another-secret-that-is-long"
+
+
+@pytest.mark.parametrize(
+    ("happens", "code"),
+    [(in_a_plain_directory, 13), (with_a_file_of_somebody, 13), (in_another_repository, 13), (with_another_key, 12)],
+)
+def test_what_a_resume_refuses_ends_nobody_elsewhere_and_a_dry_run_says_so_too(
+    place: Place, happens: Callable[[Place], None], code: int
+) -> None:
+    """A claimed number ends whoever is at the session, and counts as an attempt."""
+    place.killed()
+    happens(place)
+    before = everything(place.store, place.workspace)
+
+    dry = place.ask("restore", "--dry-run")
+    assert everything(place.store, place.workspace) == before
+    ran = place.run("--resume")
+
+    assert (dry.code, ran.code) == (code, code), ran.err
+    assert "would refuse" in dry.out
+    assert place.claims() == ["e0001"]
+
+
+def test_with_an_empty_store_a_dry_run_tells_of_the_session_that_is_here(place: Place) -> None:
+    place.replies = [calls(WRITE), calls(WRITE), {"text": "done"}]
+    assert place.run("do it", "--max-steps", "1").code == 1
+    shutil.rmtree(place.store / "es1")
+
+    dry = place.ask("restore", "--dry-run")
+
+    assert (dry.code, place.run("--resume").code) == (0, 0)
+    assert "not in this store  would go on with what is on this machine" in dry.out
 
 
 def test_a_restore_that_is_no_dry_run_points_to_resume(place: Place) -> None:

@@ -61,11 +61,17 @@ ROWS: tuple[Mutant, ...] = (
         name="restore-half",
         guard="A session does not go on in the half-restored workspace of another",
         file="src/endstate_action/successor.py",
-        old="refuse_unfinished(self.place({}).state)",
-        new="pass",
-        tests=(
-            "tests/cli/test_store.py::test_a_session_that_is_here_does_not_go_on_in_the_half_restored_workspace_of_another",
-        ),
+        old="in which one was killed.\n                refuse_unfinished(self.place({}).state)",
+        new="in which one was killed.\n                pass",
+        tests=("tests/unit/test_successor.py::test_nothing_goes_on_where_a_restore_was_killed",),
+    ),
+    Mutant(
+        name="restore-half-foreseen",
+        guard="It is refused before a number is claimed",
+        file="src/endstate_action/successor.py",
+        old="        elif not isinstance(chosen, AlreadyDone):\n            refuse_unfinished(self.place({}).state)\n",
+        new="",
+        tests=("tests/unit/test_successor.py::test_nothing_goes_on_where_a_restore_was_killed",),
     ),
     Mutant(
         name="restore-base-carried",

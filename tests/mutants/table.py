@@ -290,6 +290,22 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/cli/test_run.py::test_what_the_disk_lost_in_a_power_cut_is_put_back_and_what_was_there_is_kept",),
     ),
     Mutant(
+        name="roll-back-named",
+        guard="What a roll-back replaces is named, with the refs that it moved",
+        file="src/endstate_action/agent/calls.py",
+        old="        self.emit(put_back)\n",
+        new="",
+        tests=("tests/cli/test_run.py::test_what_somebody_has_done_since_is_named_where_a_roll_back_takes_it_away",),
+    ),
+    Mutant(
+        name="refused-before-the-claim",
+        guard="What a resume refuses is refused before a number is claimed",
+        file="src/endstate_action/run.py",
+        old="if resumes is not None and isinstance(",
+        new="if False and isinstance(",
+        tests=("tests/cli/test_store.py::test_what_a_resume_refuses_ends_nobody_elsewhere_and_a_dry_run_says_so_too",),
+    ),
+    Mutant(
         name="broken-is-published",
         guard="A checkout that is still to be put back may not tell what is published",
         file="src/endstate_action/run.py",

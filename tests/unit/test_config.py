@@ -248,6 +248,10 @@ def test_a_file_that_was_named_must_exist_and_the_usual_one_need_not():
     with pytest.raises(InputError, match=r"ci\.yml does not exist"):
         find_config("ci.yml", nothing)
     assert find_config(None, {ORIGIN: b"tools: [read]"}.get).tools == ("read",)
+    with pytest.raises(InputError, match=r"endstate\.yaml is not read: the configuration is called"):
+        find_config(None, {".github/endstate.yaml": b"tools: [read]"}.get)
+    named = {".github/endstate.yaml": b"tools: [read]"}
+    assert find_config(".github/endstate.yaml", named.get).tools == ("read",)
     assert find_config("ci.yml", {"ci.yml": b"tools: [bash]", ORIGIN: b"x: 1"}.get).tools == ("bash",)
 
 

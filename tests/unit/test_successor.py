@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from endstate_action.config import DEFAULT_CONFIG
 from endstate_action.durable import Depot, Line, NoDepot
-from endstate_action.errors import InputError, OutcomeUnknown, ProviderUnavailable, UnknownSession
+from endstate_action.errors import InputError, OutcomeUnknown, ProviderUnavailable, StateError, UnknownSession
 from endstate_action.state.checkpoint.build import Builder
 from endstate_action.state.checkpoint.choose import UseLocal, UseStored
 from endstate_action.state.checkpoint.manifest import About
+from endstate_action.state.directory import StateDirectory
 from endstate_action.state.keys import claim_key
 from endstate_action.state.records import Attempt, Ended, Note, Prompt
 from endstate_action.state.session import Session, SessionStore
 from endstate_action.state.stores.base import StoreUnreadable, StoreUnusable
 from endstate_action.state.uploader import EAGER
 from endstate_action.successor import Successor, find_session, inspect, local_state
+from endstate_action.workplace import Workplace
 from tests.support.checkpoints import KEY
 from tests.support.memory_store import Fault, MemoryStore
 
@@ -246,3 +250,17 @@ def test_more_effects_than_the_newest_state_knows_of_are_a_gap(sessions: Session
     assert first.key in store.objects
     with pytest.raises(OutcomeUnknown, match=r"3 effects outside the workspace were started.*knows of 0"):
         successor(store, sessions).find(None, 2)
+
+
+@pytest.mark.parametrize("asked", ["find", "foresee"])
+def test_nothing_goes_on_where_a_restore_was_killed(tmp_path: Path, asked: str):
+    """Whether or not somebody looked before there was a number."""
+    state = StateDirectory(tmp_path / ".endstate")
+    state.claim()
+    state.restore_log.write_text(json.dumps({"key": f"es1/{OTHER}/c0001-000001-00000"}))
+    sessions = SessionStore(state.sessions)
+    place = Workplace(tmp_path, state, None, {}, {}, DEFAULT_CONFIG)
+    resume = replace(successor(MemoryStore(), sessions), place=lambda bound: place)
+
+    with pytest.raises(StateError, match="neither its nor yours"):
+        resume.find(None, 1) if asked == "find" else resume.foresee(None)

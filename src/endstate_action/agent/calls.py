@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from endstate_action.agent.observe import Observer
+from endstate_action.agent.observe import Observer, PutBack
 from endstate_action.agent.settle import Action, Content, Found, Pending, Settlement, answer, decide
 from endstate_action.agent.shipping import KeptHere, Shipping
 from endstate_action.agent.tools.base import (
@@ -69,7 +69,7 @@ class Calls:
     guard: Callable[[], None] = lambda: None
     secrets: Secrets = field(default_factory=lambda: Secrets({}))
     call_environment: Callable[[str], Mapping[str, str]] = lambda tag: {}
-    emit: Callable[[CallEnded], None] = lambda event: None
+    emit: Callable[[CallEnded | PutBack], None] = lambda event: None
     interrupts: Interrupts = field(default_factory=Interrupts)
     shipping: Shipping = field(default_factory=KeptHere)
 
@@ -138,7 +138,8 @@ class Calls:
         """Make an interrupted call never have happened; what it left is kept as a snapshot."""
         root = self._started_last(asked).root or ""
         self.guard()
-        restored = self.observer.roll_back(root)
+        put_back = self.observer.roll_back(root)
+        restored = put_back.restored
         record = RolledBack(
             asked.step,
             asked.index,
@@ -150,6 +151,7 @@ class Calls:
             self.clock(),
         )
         self.session.append(record, *self._observed(asked.step))
+        self.emit(put_back)
 
     def _act(self, asked: Requested, tool: Tool, context: CallContext, change: FileChange | None) -> tuple[Status, str]:
         try:

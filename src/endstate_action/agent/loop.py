@@ -28,7 +28,7 @@ from endstate_action.agent.context import (
     tokens_per_byte,
 )
 from endstate_action.agent.fingerprint import accepted_or_refuse, answering_model_changed
-from endstate_action.agent.observe import Observer, will_be_undone
+from endstate_action.agent.observe import Observer, PutBack, will_be_undone
 from endstate_action.agent.policy import Policy
 from endstate_action.agent.providers.base import ContextOverflow, ModelUnknown, Provider, Reply, Request
 from endstate_action.agent.shipping import KeptHere, Shipping
@@ -120,7 +120,7 @@ class Told:
     text: str
 
 
-Event = CallEnded | StepEnded | AttemptBegan | Told
+Event = CallEnded | StepEnded | AttemptBegan | Told | PutBack
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -49,6 +49,19 @@ class Snapshots(Protocol):
 
     def restore(self, root: str, *, keep: bool = True) -> Restored: ...
 
+    def difference(self, a: str, b: str) -> list[Change]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """Event: the workspace was put back. What that replaced, and `restored.kept` has, may have been somebody's."""
+
+    restored: Restored
+    replaced: tuple[str, ...] = ()
+    """Files that are gone or others now, as `names.display` spells them."""
+    refs: Mapping[str, str] = field(default_factory=dict)
+    """Refs that are gone or lead elsewhere now, and what they named."""
+
 
 class Observer:
     """Looks at one workspace.
@@ -58,6 +71,7 @@ class Observer:
         excluded: exact root-relative paths that do not belong to it (`.git`, the state directory).
         cache: directory for the stat cache, which also remembers the scan recorded last.
         head: tells the commit at HEAD; the workspace counts as a plain directory when left out.
+        refs: tells what the repository's own refs name.
         snapshots: takes and restores snapshots; without them nothing can be rolled back.
     """
 
@@ -68,12 +82,14 @@ class Observer:
         *,
         cache: Path | None = None,
         head: Callable[[], str | None] = lambda: None,
+        refs: Callable[[], Mapping[str, str]] = dict,
         snapshots: Snapshots | None = None,
     ) -> None:
         self.root = root
         self.excluded = excluded
         self._cache = StatCache(cache) if cache else None
         self._head = head
+        self._refs = refs
         self._snapshots = snapshots
         self._last: Seen | None = None
         self._before = self._cache.last() if self._cache else None
@@ -107,7 +123,7 @@ class Observer:
             return False
         return True
 
-    def roll_back(self, root: str) -> Restored:
+    def roll_back(self, root: str) -> PutBack:
         """Put the workspace back; what it replaces is kept as a snapshot, named in the result.
 
         Raises:
@@ -116,7 +132,16 @@ class Observer:
         if self._snapshots is None:
             raise SnapshotDamaged(f"There are no snapshots here, so {root} was not restored. Nothing was changed.")
         self._last = None
-        return self._snapshots.restore(root)
+        before = self._refs()
+        restored = self._snapshots.restore(root)
+        if restored.kept is None:
+            return PutBack(restored)
+        changes, now = self._snapshots.difference(restored.kept, root), self._refs()
+        return PutBack(
+            restored,
+            tuple(display(change.path) for change in changes if change.kind != "added"),
+            {name: named for name, named in before.items() if now.get(name) != named},
+        )
 
     def difference(self, last: Observed, seen: Seen, in_flight: tuple[str | None, ...]) -> str | None:
         """What the model should be told about the way from `last` to `seen`; None where there is nothing to tell.

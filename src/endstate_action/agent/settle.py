@@ -180,7 +180,7 @@ def answer(settlement: Settlement, name: str) -> str:
     reason = settlement.reason
     match settlement.action:
         case Action.DENY:
-            return f"Denied: {reason}. The call was not run."
+            return f"Denied: {reason.rstrip('.')}. The call was not run."
         case Action.REFUSE:
             return f"Outcome unknown: {reason}. It was not run again. Check what is there before you go on."
         case Action.GIVE_UP:

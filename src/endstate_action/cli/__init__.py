@@ -273,7 +273,11 @@ def _located(command: Callable[..., Any]) -> Callable[..., Any]:
 @cli.command(short_help="Run an agent, or go on with one.")
 @click.argument("prompt", required=False)
 @click.option("--prompt-file", metavar="FILE", help="Read the prompt from a file; - is standard input.")
-@click.option("--resume", is_flag=True, help="Finish the interrupted session; with a prompt, then go on.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Finish the interrupted session. With a prompt: settle what was interrupted, then do that as well.",
+)
 @click.option("--session", metavar="ID", help="Which session to resume; a unique prefix will do. Implies --resume.")
 @click.option("--provider", metavar="NAME", help="anthropic (default) or scripted.")
 @click.option("--model", metavar="ID", help="Default: a pinned model of the provider.")

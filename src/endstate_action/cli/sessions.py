@@ -89,9 +89,11 @@ def show(session: str | None, working_directory: str, state_dir: str, as_json: b
     for prompt in body["prompts"]:
         _put(f"  prompt, task {prompt['task']}: {_cut(prompt['text'], 100)}")
     for attempt in body["attempts"]:
-        _put(f"  attempt {attempt['attempt']}  {attempt['began']}  {printable(attempt['ended'])}")
+        kept = f"; what its restore replaced is kept as snapshot {attempt['kept'][:12]}" if attempt["kept"] else ""
+        _put(f"  attempt {attempt['attempt']}  {attempt['began']}  {printable(attempt['ended'])}{kept}")
     for call in body["calls"]:
         told = f"  settled: {call['settled']}" if call["settled"] else f": {call['outcome']}" if call["outcome"] else ""
+        told += f"; what that replaced is kept as snapshot {call['kept'][:12]}" if call["kept"] else ""
         _put(f"  step {call['step']} call {call['call']}  {printable(call['tool'])[:40]}  "
              f"{printable(call['what'])}  {call['status']}{printable(told)}")  # fmt: skip
 
@@ -99,6 +101,7 @@ def show(session: str | None, working_directory: str, state_dir: str, as_json: b
 def _told(state: State) -> dict[str, Any]:
     ends = {e.epoch: e for e in state.ended}
     settled = {(s.step, s.index): f"{s.action}, {s.reason}" for s in state.settled}
+    kept = {(r.step, r.index): r.kept for r in state.rolled_back if r.kept}
     return {
         "session-id": state.begun.session,
         "state": "finished" if state.is_finished else "unfinished",
@@ -109,6 +112,7 @@ def _told(state: State) -> dict[str, Any]:
                 "attempt": a.epoch,
                 "began": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(a.at)),
                 "version": a.version,
+                "kept": a.kept,
                 "conclusion": ends[a.epoch].conclusion if a.epoch in ends else None,
                 "ended": _ended(ends.get(a.epoch)),
             }
@@ -125,6 +129,7 @@ def _told(state: State) -> dict[str, Any]:
                 "status": _status(state, r.place),
                 "starts": len(state.started.get(r.place, ())),
                 "settled": settled.get(r.place),
+                "kept": kept.get(r.place),
                 "outcome": _outcome(state, r.place),
             }
             for r in state.requested.values()

@@ -102,7 +102,7 @@ def _load_sdk() -> None:
 def verify(evidence: str, path: str, as_json: bool) -> int:
     """Recompute tree hash and tree id of the clone at PATH, and say what of the EVIDENCE holds.
 
-    EVIDENCE is a file, or the URL of a pull request or comment (then GITHUB_TOKEN may be needed). PATH is a clean
+    EVIDENCE is a file, or the URL of a pull request or comment (then GITHUB_TOKEN is needed). PATH is a clean
     checkout of the commit that was pushed, or of the base with the patch applied. Exit code 0 if all holds, 1 if
     something does not, 2 if it cannot be told.
     """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -13,12 +15,13 @@ import click
 
 from endstate_action.cli import _count, _from_here, _located, _put, _say, _state_dir, cli, printable
 from endstate_action.cli.sessions import sessions
-from endstate_action.errors import InputError
+from endstate_action.errors import EndstateError, InputError
 
 if TYPE_CHECKING:
     from endstate_action.state.checkpoint.choose import Choice, Seen
     from endstate_action.state.checkpoint.manifest import Manifest
-    from endstate_action.successor import Stored
+    from endstate_action.state.session import SessionStore
+    from endstate_action.successor import Stored, Successor
 
 
 @sessions.command()
@@ -65,26 +68,28 @@ def _exit_code(stored: Stored) -> int:
     from endstate_action.state.keys import MAX_EPOCH
     from endstate_action.state.stores.base import StoreUnusable
 
+    if isinstance(stored.choice, NoneFound):
+        return UnknownSession.exit_code
+    if error := stored.refused or refusal(stored.choice):
+        return error.exit_code
     if stored.epoch == MAX_EPOCH:
         _say(f"The store has a claim of attempt {MAX_EPOCH}, and there is no higher number: a resume is refused.")
         return StoreUnusable.exit_code
-    if isinstance(stored.choice, NoneFound):
-        return UnknownSession.exit_code
-    error = refusal(stored.choice)
-    return error.exit_code if error else 0
+    return 0
 
 
 def _stored(
     session: str | None, store: str, working_directory: str, state_dir: str, *, newest: bool = False
 ) -> list[Stored]:
+    from endstate_action.config import DEFAULT_CONFIG
     from endstate_action.durable import Line, NoDepot, open_depot
-    from endstate_action.errors import UnknownSession
     from endstate_action.restoring import unfinished
     from endstate_action.state.directory import locate, workspace_at
     from endstate_action.state.session import SessionStore
     from endstate_action.state.stores.choice import parse_store
-    from endstate_action.successor import find_session, inspect
+    from endstate_action.successor import Successor, find_session, inspect
     from endstate_action.system import git
+    from endstate_action.workplace import Workplace
 
     environ = dict(os.environ)
     workspace = workspace_at(working_directory)
@@ -100,13 +105,37 @@ def _stored(
         if session is None and not newest and stored is not None:
             wanted = stored
         else:
-
-            def nothing_here() -> str:
-                raise UnknownSession("There is no session here.")
-
-            wanted = [find_session(session, here, depot, nothing_here)]
+            wanted = [find_session(session, here, depot, lambda: _newest(here))]
         half = unfinished(state)
-        return [inspect(depot, Line(w), here, half_restored=half is not None and half.lineage == w) for w in wanted]
+        found = [inspect(depot, Line(w), here, half_restored=half is not None and half.lineage == w) for w in wanted]
+        if not newest:
+            return found
+
+        def place(bound: Mapping[str, Any]) -> Workplace:
+            return Workplace(workspace, state, repository, environ, bound, DEFAULT_CONFIG)
+
+        def resume(of: Stored) -> Successor:
+            return Successor(depot, Line(of.lineage), here, place, False, _say, {}, is_ours_alone=False)
+
+        return [replace(stored, refused=_refused(resume(stored), stored)) for stored in found]
+
+
+def _newest(here: SessionStore) -> str:
+    """Of the sessions on this machine, the one that a resume would take."""
+    from endstate_action.errors import UnknownSession
+
+    asked = [listed for listed in here.all() if listed.state is not None and listed.state.was_asked]
+    if not asked:
+        raise UnknownSession("There is no session here.")
+    return next((listed.id for listed in asked if not listed.is_finished), asked[0].id)
+
+
+def _refused(resume: Successor, stored: Stored) -> EndstateError | None:
+    try:
+        resume.foresee(stored.lineage if stored.local else None, may_write=False)
+    except EndstateError as error:
+        return error
+    return None
 
 
 def _show_stored(found: list[Stored], as_json: bool) -> None:
@@ -114,7 +143,7 @@ def _show_stored(found: list[Stored], as_json: bool) -> None:
 
     told: list[dict[str, Any]] = []
     for stored in found:
-        error = refusal(stored.choice)
+        error = stored.refused or refusal(stored.choice)
         told.append(
             {
                 "session-id": stored.lineage,
@@ -134,9 +163,10 @@ def _show_stored(found: list[Stored], as_json: bool) -> None:
     if not told:
         _say("The store has no checkpoint of any session.")
     for session in told:
-        _put(f"session {session['session-id']}  claimed up to attempt {session['epoch']}  would {session['would']}")
-        if session["because"]:
-            _put(f"  {printable(session['because'])}")
+        claimed = f"claimed up to attempt {session['epoch']}" if session["epoch"] else "not in this store"
+        _put(f"session {session['session-id']}  {claimed}  would {session['would']}")
+        for text in filter(None, (session["because"], session["hint"])):
+            _put(f"  {printable(text)}")
         for one in session["checkpoints"]:
             _put(f"  {one['key']}  {printable(one['state'])}")
 

@@ -70,6 +70,8 @@ __all__ = [
     "reveal",
 ]
 
+_MISTAKEN_FILE = ".github/endstate.yaml"
+
 
 def parse_config(text: str | bytes, origin: str) -> Config:
     """The configuration that a YAML file states; what it leaves out keeps its default.
@@ -93,6 +95,11 @@ def find_config(choice: str | None, read: Read) -> Config:
     found = read(choice or CONFIG_FILE)
     if found is not None:
         return parse_config(found, choice or CONFIG_FILE)
+    if choice is None and read(_MISTAKEN_FILE) is not None:
+        raise InputError(
+            f"{_MISTAKEN_FILE} is not read: the configuration is called {CONFIG_FILE}. Nothing was started.",
+            hint=f"Rename it, or name it with config-file: {_MISTAKEN_FILE}.",
+        )
     if choice is None:
         return DEFAULT_CONFIG
     raise InputError(

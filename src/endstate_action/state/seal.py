@@ -68,11 +68,11 @@ def derive_key(secret: str, *, explicit: bool) -> Key:
     """
     text = secret.strip()
     if len(text) < MIN_SECRET_CHARS:
-        name = "state-key" if explicit else "The API key"
+        name = "The secret in ENDSTATE_STATE_KEY (the input state-key)" if explicit else "The API key"
         raise InputError(
             f"{name} has fewer than {MIN_SECRET_CHARS} characters, so nothing was sealed with it and no checkpoint "
             "has left the machine.",
-            hint="Set the secret behind `state-key` to the output of `openssl rand -hex 32`.",
+            hint="Set it, or the secret behind the input, to the output of `openssl rand -hex 32`.",
         )
     salt = b"state-key" if explicit else b"api-key"
     value = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=32, salt=salt, person=b"endstate-seal").digest()

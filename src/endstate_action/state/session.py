@@ -458,7 +458,7 @@ class SessionStore:
             known = f"Known: {', '.join(names)}." if names else "There is none yet."
             raise UnknownSession(
                 f"There is no session {prefix!r} in {self.directory}; nothing was run. {known}",
-                hint="`endstate sessions list` shows them; without --session the unfinished one is taken.",
+                hint="`endstate sessions list` shows them; where none is named, the newest is taken.",
             )
         return matching[0]
 

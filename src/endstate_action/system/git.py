@@ -50,6 +50,7 @@ NEWEST_COMMITS = 10_000
 _UNFINISHED = {"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert"}
 _GITLINK = b"160000 "
 _SPARSE = b"S"
+_OWN_REFS = ("refs/heads", "refs/tags", "refs/stash")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,11 @@ class Repository:
         ) if refs else b""  # fmt: skip
         alone = set(text(known).split())
         return [ref for tip, ref in refs if tip in alone]
+
+    def refs(self) -> dict[str, str]:
+        """Local branches, tags and the newest stash, by their full names; of each the id of what it names."""
+        listed = self._git.out("for-each-ref", "--format=%(refname) %(objectname)", *_OWN_REFS)
+        return dict(line.rsplit(" ", 1) for line in text(listed).splitlines())
 
     def paths_at(self, commit: str) -> set[bytes]:
         """All files of a commit."""
