@@ -712,7 +712,9 @@ class _Story:
         )
         if refs:
             moved = few([f"{short(name)} was {named[:12]}" for name, named in refs.items()], _NAMED)
-            self.ports.notice(f"So did refs change: {moved}. `git branch NAME COMMIT` makes a branch of one again.")
+            self.ports.notice(
+                f"Refs were moved or removed as well: {moved}. `git branch NAME COMMIT` makes a branch of one again."
+            )
 
     def _shipper(
         self,
