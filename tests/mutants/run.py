@@ -38,6 +38,9 @@ _NOT_COPIED = shutil.ignore_patterns(
 _NOT_INHERITED = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTEST_ADDOPTS"}
 
 
+_FAILED = "failed: "
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What the tests said. `killed` is what we want of a mutant; `problem` means that nothing was learnt."""
@@ -60,7 +63,7 @@ def judge(root: Path, mutants: Sequence[Mutant]) -> Iterator[Verdict]:
     named = sorted({test for mutant in mutants for test in mutant.tests})
     problem = _run(root, named, mutate=None)
     if problem != "passed":
-        yield Verdict("(nothing taken out)", problem=f"the named tests must pass, but: {problem}")
+        yield Verdict("(nothing taken out)", problem=f"the named tests must pass, but {problem}")
         return
     with ThreadPoolExecutor(WORKERS) as pool:
         yield from pool.map(lambda mutant: _judge(root, mutant), mutants)
@@ -73,13 +76,13 @@ def _judge(root: Path, mutant: Mutant) -> Verdict:
     if mutant.needs and shutil.which(mutant.needs) is None:
         return Verdict(mutant.name, untried=mutant.needs)
     outcome = _run(root, mutant.tests, mutate=mutant)
-    if outcome in ("passed", "failed"):
-        return Verdict(mutant.name, killed=outcome == "failed")
+    if outcome == "passed" or outcome.startswith(_FAILED):
+        return Verdict(mutant.name, killed=outcome != "passed")
     return Verdict(mutant.name, problem=outcome)
 
 
 def _run(root: Path, tests: Sequence[str], mutate: Mutant | None) -> str:
-    """`passed`, `failed` (a test's own assertion, not its set-up), or what went wrong."""
+    """`passed`, `failed: ` and the tests (by their own assertions, not their set-up), or what went wrong."""
     # A mutant may leave processes that still write; what they write is of no use to anybody.
     with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
         copy = Path(folder).resolve() / "copy"
@@ -122,16 +125,17 @@ def _pytest(copy: Path, python: Path, tests: Sequence[str]) -> str:
         return f"no end within {HANG_S} s"
     if done.returncode == 0:
         return "passed"
-    if done.returncode == 1 and _failures(report):
-        return "failed"
+    if done.returncode == 1 and (failed := _failures(report)):
+        return f"{_FAILED}{', '.join(failed)}"
     return f"pytest ended with {done.returncode}\n{done.stdout}{done.stderr}"
 
 
-def _failures(report: Path) -> int:
-    """Errors, of collection or set-up, are counted apart: they prove nothing about the guard."""
+def _failures(report: Path) -> list[str]:
+    """Errors, of collection or set-up, are left out: they prove nothing about the guard."""
     if not report.exists():
-        return 0
-    return sum(int(suite.get("failures", "0")) for suite in ET.parse(report).iter("testsuite"))
+        return []
+    cases = ET.parse(report).iter("testcase")
+    return [f"{case.get('classname')}.{case.get('name')}" for case in cases if case.find("failure") is not None]
 
 
 def page(mutants: Iterable[Mutant]) -> str:
