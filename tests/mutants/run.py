@@ -85,6 +85,7 @@ def _run(root: Path, tests: Sequence[str], mutate: Mutant | None) -> str:
     """`passed`, `failed: ` and the tests (by their own assertions, not their set-up), or what went wrong."""
     # A mutant may leave processes that still write; what they write is of no use to anybody.
     with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
+        os.chmod(folder, 0o755)  # some tests start what an ordinary user runs
         copy = Path(folder).resolve() / "copy"
         shutil.copytree(root, copy, ignore=_NOT_COPIED, symlinks=True)
         if mutate is not None:
