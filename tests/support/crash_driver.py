@@ -82,6 +82,8 @@ class Job:
     """Sent as well at the point after the one where `signal` is sent."""
     kill_after_s: float = 0.0
     """Instead: SIGKILL from outside after this time."""
+    kill_in: int = 0
+    """That time is counted from the beginning of the process's n-th call of a tool; with 0, from its own."""
     fault: str = ""
     """`max-pages`: the database cannot grow; `read-only`: it cannot be written; both after the first `finished`."""
     trace: bool = False
@@ -434,6 +436,7 @@ def _machine(host: str) -> Mapping[str, Any]:
 
 
 def _in_a_fork(job: Job) -> int:
+    executed = _executed(job)
     child = os.fork()
     if child == 0:
         code = 3
@@ -446,9 +449,21 @@ def _in_a_fork(job: Job) -> int:
         finally:
             os._exit(code)
     if job.kill_after_s:
+        while _executed(job) < executed + job.kill_in and not _has_ended(child):
+            time.sleep(0.01)
         time.sleep(job.kill_after_s)
         os.kill(child, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _executed(job: Job) -> int:
+    """How many calls have begun."""
+    file = Path(job.side) / "executions"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def _has_ended(child: int) -> bool:
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def main() -> None:
