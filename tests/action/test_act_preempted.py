@@ -286,5 +286,6 @@ def test_two_jobs_of_a_matrix_have_two_sessions_and_two_comments(tmp_path, runne
         assert len({outputs["tree-hash"] for outputs in told}) == 1
         assert len(world.job.api.requests) == 2 * len(REPLIES)
         comments = [comment["body"] for comment in world.job.github.comments]
+        assert len(comments) == 2
         for outputs in told:
             assert sum(outputs["session-id"] in comment for comment in comments) == 1

@@ -260,18 +260,10 @@ ROWS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="restore-confirmed",
-        guard="What is given is looked at before a checkpoint is restored",
+        guard="What is given is looked at before a number is claimed",
         file="src/endstate_action/successor.py",
-        old="                if not self.confirm(state):\n",
-        new="                if False:\n",
-        tests=("tests/cli/test_store.py::test_bad_input_ends_a_resume_before_anything_is_claimed_or_restored",),
-    ),
-    Mutant(
-        name="script-looked-at-first",
-        guard="A script is read before a number is claimed",
-        file="src/endstate_action/cli/__init__.py",
-        old="        load_script(Path(script))  # a",
-        new="        load_script  # a",
+        old="if self.confirm(fold(opened.records)) and self._may_be_others(opened):",
+        new="if self._may_be_others(opened):",
         tests=("tests/cli/test_store.py::test_bad_input_ends_a_resume_before_anything_is_claimed_or_restored",),
     ),
     Mutant(

@@ -111,6 +111,8 @@ def _pytest(copy: Path, python: Path, tests: Sequence[str]) -> str:
     plugins = ["-p", "no:cacheprovider", "-p", "no:randomly"]
     options = ["-q", *plugins, f"--junitxml={report}", f"--basetemp={copy.parent / 'tmp'}"]
     environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    # Programs that came with this environment, such as `act`, are not in the throw-away one.
+    environment["PATH"] = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)))
     try:
         done = subprocess.run(
             [python, "-m", "pytest", *options, *tests],
@@ -125,18 +127,24 @@ def _pytest(copy: Path, python: Path, tests: Sequence[str]) -> str:
     except subprocess.TimeoutExpired:
         return f"no end within {HANG_S} s"
     if done.returncode == 0:
-        return "passed"
-    if done.returncode == 1 and (failed := _failures(report)):
-        return f"{_FAILED}{', '.join(failed)}"
+        ran = _cases(report) - _cases(report, "skipped")
+        return "passed" if ran else "all of them were skipped"
+    if done.returncode == 1 and (failed := _cases(report, "failure")):
+        return f"{_FAILED}{', '.join(sorted(failed))}"
     return f"pytest ended with {done.returncode}\n{done.stdout}{done.stderr}"
 
 
-def _failures(report: Path) -> list[str]:
-    """Errors, of collection or set-up, are left out: they prove nothing about the guard."""
+def _cases(report: Path, outcome: str = "") -> set[str]:
+    """The tests of a report, or those with such an outcome.
+
+    An error, of collection or set-up, is no `failure`: it proves nothing about the guard.
+    """
     if not report.exists():
-        return []
+        return set()
     cases = ET.parse(report).iter("testcase")
-    return [f"{case.get('classname')}.{case.get('name')}" for case in cases if case.find("failure") is not None]
+    return {
+        f"{case.get('classname')}.{case.get('name')}" for case in cases if not outcome or case.find(outcome) is not None
+    }
 
 
 def page(mutants: Iterable[Mutant]) -> str:

@@ -125,9 +125,7 @@ ROWS: tuple[Mutant, ...] = (
         file="action.yml",
         old="core.setOutput('results-url', env.ACTIONS_RESULTS_URL ?? '');",
         new="core.setOutput('results-url', '');",
-        tests=(
-            "tests/action/test_act_preempted.py::test_a_green_run_that_is_run_again_asks_no_model_and_tells_its_outputs_again",
-        ),
+        tests=("tests/action/test_act.py::test_inputs_contexts_and_the_caches_credentials_reach_the_command",),
         needs="node",
     ),
     Mutant(

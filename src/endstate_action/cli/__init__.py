@@ -336,10 +336,6 @@ def run(
             f"--script is for the scripted provider, but --provider is {settings.provider}. Nothing was run.",
             hint="Give one of them.",
         )
-    if script is not None:
-        from endstate_action.agent.providers.scripted import load_script
-
-        load_script(Path(script))  # a slip in it is told before anything is claimed or restored
     ports = Ports(environ, lambda name, chosen: _provider(name, chosen.base_url, script, environ), _Lines().event, _say)
     if evidence is not None:
         from endstate_action.hand import evidence_file, keep_evidence
