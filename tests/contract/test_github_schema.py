@@ -80,12 +80,13 @@ def always() -> bool:
 
 def test_the_proxy_refuses_what_breaks_the_description(server, github):
     """The judge is judged first: a body without its text, and an answer without its id."""
+    before = list(server.comments)
     asked = told(lambda: github.write("POST", f"{R}/issues/7/comments", {"text": "x"}, needs=""))
     server.run(9)
     server.runs[9]["attempt"] = "one"
 
     assert isinstance(asked, Rejected)
-    assert server.comments == []
+    assert server.comments == before
     assert not isinstance(read_run(github, "org/repo", 9), Applied)
 
 
@@ -139,6 +140,7 @@ def test_what_else_the_fake_answers(server, github, path, name):
     server.job(6, 61)
     server.annotate(61, "The runner has received a shutdown signal.")
     server.caches = [a_cache()]
+    server.say("alice", "hello")
 
     found = github.read(f"{R}{path}", needs="")
 

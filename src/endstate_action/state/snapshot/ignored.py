@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from endstate_action.state.snapshot.objects import ObjectStore
@@ -41,8 +42,7 @@ def ignored_paths(
     # The project's come last, since the last rule that matches decides.
     files = [*([excludes_file] if excludes_file else []), common_dir / "info" / "exclude"]
     rules = objects.path / "info" / "rules"
-    with writing("The rules of what is ignored were not noted"):
-        own_files.put(rules, b"\n".join(map(_rules, files)))
+    _note(rules, b"\n".join(map(_rules, files)))
     # An index that git cannot read here, since it refers to another file, is as good as none: what is tracked then
     # counts as ignored, but there is room for it as a rule.
     for index in (git_dir / "index", Path(os.devnull)):
@@ -85,6 +85,15 @@ def _listed(objects: ObjectStore, workspace: Path, index: Path, rules: Path) -> 
     except GitError:
         return []
     return split(done.stdout) if done.returncode == 0 else None
+
+
+def _note(rules: Path, text: bytes) -> None:
+    """They seldom change, and to put a file in the place of another can cost as much as a sync."""
+    with suppress(OSError):
+        if own_files.get(rules) == text:
+            return
+    with writing("The rules of what is ignored were not noted"):
+        own_files.put(rules, text)
 
 
 def _rules(file: Path) -> bytes:

@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import HTTPError, NameResolutionError, ProtocolError, ProxyError
+from urllib3.exceptions import HTTPError, NameResolutionError, ProtocolError, ProxyError, ReadTimeoutError
 
 from endstate_action.errors import InputError
 from endstate_action.state.stores.bounded import Deadline
@@ -35,6 +35,7 @@ _LONGEST_WAIT_S = 3600.0
 _LONGEST_WORDS = 200
 _ANSWER_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 20
+_TOO_LATE = "no whole answer came in time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ class _Exchange:
             if self._answer is not None:
                 return self._answer
             if self._problem is None:
-                raise NoAnswer("no whole answer came in time", may_be_applied=self._is_sent)
+                raise NoAnswer(_TOO_LATE, may_be_applied=self._is_sent)
             if not isinstance(self._problem, HTTPError | HTTPException | OSError):
                 raise self._problem
             raise NoAnswer(_reason(self._problem, is_sent=self._is_sent), may_be_applied=self._is_sent) from None
@@ -275,6 +276,8 @@ def _reason(problem: BaseException, *, is_sent: bool) -> str:
         return f"its certificate is not trusted ({untrusted})"
     if any(isinstance(cause, NameResolutionError | socket.gaierror) for cause in causes):
         return "its name could not be looked up"
+    if is_sent and any(isinstance(cause, TimeoutError | ReadTimeoutError) for cause in causes):
+        return _TOO_LATE  # the socket has noticed a moment before we did
     if is_sent:
         return "the connection was cut before a whole answer came"
     if any(isinstance(cause, ProxyError) or "Tunnel connection failed" in str(cause) for cause in causes):
