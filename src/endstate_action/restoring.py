@@ -25,7 +25,7 @@ from endstate_action.state.snapshot.base import note_base
 from endstate_action.state.snapshot.pack import apply, read_head
 from endstate_action.system import own_files
 from endstate_action.system.git_call import Git
-from endstate_action.system.tree import StatCache, display, scan
+from endstate_action.system.tree import StatCache, scan
 from endstate_action.workplace import Workplace
 
 _ID = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
@@ -121,7 +121,7 @@ def restore(
     with own_files.directory(place.state.path) as parent:
         own_files.remove(place.state.restore_log.name, parent)
     reasons = restored.reasons if restored else ()
-    replaced = _replaced(snapshots, kept, restored.root) if snapshots and restored and kept else ()
+    replaced = snapshots.replaced(kept, restored.root) if snapshots and restored and kept else ()
     return Arrived(str(opened.key), tree_hash, kept, reasons, replaced)
 
 
@@ -136,11 +136,6 @@ def _kept_earlier(state: StateDirectory) -> str | None:
     except FileNotFoundError:
         return None
     return kept if isinstance(kept, str) and _ID.fullmatch(kept) else None
-
-
-def _replaced(snapshots: SnapshotStore, kept: str, root: str) -> tuple[str, ...]:
-    changes = snapshots.difference(kept, root)
-    return tuple(display(change.path) for change in changes if change.kind != "added")
 
 
 def refuse_elsewhere(

@@ -641,17 +641,23 @@ def test_an_interrupted_command_that_made_or_broke_the_repository_never_happened
         repo.git("fsck", "--full", "--strict")
 
 
+def killed_in_the_sandbox(workspace: Path, tmp_path: Path, does: str) -> tuple[str, ...]:
+    """A run that is killed in a command that has done something; how it is played on."""
+    probing = script(tmp_path / "x", {"text": "y"}, name="probe.json")[:-2]
+    if endstate(workspace, "run", "x", "--sandbox", "required", *probing).code == 2:
+        pytest.skip("there is no sandbox on this machine")
+    playing = script(tmp_path / "x", calls(bash(f"{does}; echo x > reached; sleep 60")), {"text": "done"})
+    process = begin(workspace, "run", "do it", *playing[:-2])
+    wait_for(workspace / "reached")
+    process.kill()
+    process.communicate()
+    return playing
+
+
 def test_an_interrupted_command_is_not_rolled_back_in_another_repository(git_repo: GitRepo, tmp_path: Path) -> None:
     """A37: whoever copies a state directory there does not have that repository replaced."""
     here, there = git_repo({"a": "b"}, "here"), git_repo({"c": "d"}, "there")
-    probing = script(tmp_path / "x", {"text": "y"}, name="probe.json")[:-2]
-    if endstate(here.path, "run", "x", "--sandbox", "required", *probing).code == 2:
-        pytest.skip("there is no sandbox on this machine")
-    playing = script(tmp_path / "x", calls(bash("echo x > reached; sleep 60")), {"text": "done"})
-    process = begin(here.path, "run", "do it", *playing[:-2])
-    wait_for(here.path / "reached")
-    process.kill()
-    process.communicate()
+    playing = killed_in_the_sandbox(here.path, tmp_path, "true")
     shutil.copytree(here.path / ".endstate", there.path / ".endstate")
 
     ran = endstate(there.path, "run", "--resume", *playing)
@@ -692,14 +698,7 @@ def test_what_somebody_has_done_since_is_named_where_a_roll_back_takes_it_away(
 ) -> None:
     """Nobody can tell it from what the interrupted command has done; it is kept, and told how to have it again."""
     repo = git_repo({"a": "one\n"})
-    probing = script(tmp_path / "x", {"text": "y"}, name="probe.json")[:-2]
-    if endstate(repo.path, "run", "x", "--sandbox", "required", *probing).code == 2:
-        pytest.skip("there is no sandbox on this machine")
-    playing = script(tmp_path / "x", calls(bash("echo two >> a; echo x > reached; sleep 60")), {"text": "done"})
-    process = begin(repo.path, "run", "do it", *playing[:-2])
-    wait_for(repo.path / "reached")
-    process.kill()
-    process.communicate()
+    playing = killed_in_the_sandbox(repo.path, tmp_path, "echo two >> a")
     repo.git("checkout", "--quiet", "-b", "feature")
     repo.commit({"mine.txt": "mine\n"}, "by hand")
     mine = repo.git("rev-parse", "HEAD")

@@ -49,7 +49,7 @@ class Snapshots(Protocol):
 
     def restore(self, root: str, *, keep: bool = True) -> Restored: ...
 
-    def difference(self, a: str, b: str) -> list[Change]: ...
+    def replaced(self, kept: str, root: str) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +136,10 @@ class Observer:
         restored = self._snapshots.restore(root)
         if restored.kept is None:
             return PutBack(restored)
-        changes, now = self._snapshots.difference(restored.kept, root), self._refs()
+        now = self._refs()
         return PutBack(
             restored,
-            tuple(display(change.path) for change in changes if change.kind != "added"),
+            self._snapshots.replaced(restored.kept, root),
             {name: named for name, named in before.items() if now.get(name) != named},
         )
 

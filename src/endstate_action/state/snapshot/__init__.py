@@ -173,6 +173,10 @@ class SnapshotStore:
         """What has to change in the workspace to get from `a` to `b`, apart from what `b` left out."""
         return changes(self._objects, load(self._objects, a), load(self._objects, b))
 
+    def replaced(self, kept: str, root: str) -> tuple[str, ...]:
+        """What a restore of `root` took away or changed, as `names.display` spells it; `kept` is what was there."""
+        return tuple(display(change.path) for change in self.difference(kept, root) if change.kind != "added")
+
     def restore(self, root: str, *, keep: bool = True) -> Restored:
         """Make the workspace what the snapshot holds; killed at any point, `finish` goes on.
 
