@@ -36,7 +36,8 @@ class Trusted:
     @contextmanager
     def of(cls, workspace: Path, environ: Mapping[str, str], git_extra: Mapping[str, str]) -> Iterator[Trusted]:
         """Raises: InputError: there is no checkout, or it cannot be read. Without one there is nothing to trust."""
-        with TemporaryDirectory(prefix="endstate-trusted-") as scratch:
+        # The runner's own is emptied with every job: what a killed attempt left there does not pile up.
+        with TemporaryDirectory(prefix="endstate-trusted-", dir=environ.get("RUNNER_TEMP") or None) as scratch:
             if not workspace.is_dir():
                 raise InputError(
                     f"working-directory: {workspace} is not a directory; nothing was run and nothing was spent.",

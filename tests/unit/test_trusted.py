@@ -50,6 +50,14 @@ def test_bringing_it_changes_nothing_that_is_checked_out(upstream: Repo, shallow
     assert (shallow.git("status", "--porcelain=v2", "--branch"), shallow.git("for-each-ref")) == before
 
 
+def test_what_it_needs_meanwhile_lies_where_the_runner_empties_after_each_job(shallow: Repo, tmp_path: Path) -> None:
+    temp = tmp_path / "runner-temp"
+    temp.mkdir()
+    with Trusted.of(shallow.path, {**os.environ, "RUNNER_TEMP": str(temp)}, {}) as trusted:
+        assert trusted.scratch.parent == temp
+    assert not list(temp.iterdir())
+
+
 def test_a_trusted_commit_that_is_not_to_be_had_ends_it(shallow: Repo) -> None:
     with Trusted.of(shallow.path, os.environ, {}) as trusted, pytest.raises(InputError) as failure:
         trusted.bring("1" * 40)
