@@ -45,6 +45,10 @@ class Around:
     repository: str | None = None
     pull_request: int | None = None
     run_url: str | None = None
+    repository_url: str | None = None
+    branch: str | None = None
+    """The branch that the task was begun on, where the repository has it."""
+    compare_url: str | None = None
     commits: tuple[told.Commit, ...] = ()
     uncommitted: told.Uncommitted | None = None
     head_moved_to: str | None = None
@@ -69,6 +73,7 @@ def account(state: State, around: Around) -> told.Evidence:
         repository=around.repository,
         pull_request=around.pull_request,
         run_url=around.run_url,
+        compare_url=around.compare_url,
         attempts=tuple(_attempt(state, attempt) for attempt in _attempts_of_task(state)),
         delivered_by=around.epoch if around.epoch is not None and around.epoch > state.epoch else None,
         trees=told.Trees(

@@ -599,7 +599,7 @@ class _Asked:
                 self.step.outputs({**told, "restored-from": self.restored.key if self.restored else None})
             case StepEnded():
                 cost = "cost unknown" if event.cost_usd is None else f"${event.cost_usd:.2f}"
-                log.say(f"step {event.step} · {event.calls} calls · {cost}")
+                log.say(f"step {event.step} · {event.calls} {'call' if event.calls == 1 else 'calls'} · {cost}")
                 self.steps = event.step
             case Told():
                 log.say(event.text)
@@ -633,13 +633,13 @@ class _Asked:
 
     def _now(self) -> render.Working:
         """What the comment says of the run while it lives."""
-        began, departed, run = self.began, self.departed, self.event.run
+        began, departed = self.began, self.departed
         shipped = departed.shipped
         session = began.session if began else session_id(self.line.text, 1)
         return render.Working(
             session=session,
             task=1,
-            attempt=began.epoch if began else run.attempt,
+            attempt=began.epoch if began else self.event.run.attempt,
             effects=self.effects,
             started=moment(self.started),
             alive=moment(time.time()),
@@ -651,7 +651,7 @@ class _Asked:
             shipped=moment(shipped.at) if shipped else None,
             restored_from=self.restored.key if self.restored else None,
             remedy=departed.problem.remedy if departed.problem else "",
-            run_url=f"{run.server_url}/{self.event.repository.full_name}/actions/runs/{run.id}",
+            run_url=self.event.run_url,
         )
 
     # The end
@@ -671,12 +671,13 @@ class _Asked:
             place = replace(place, target=own_branch(session.id))
         if self.working:
             place = self.working.leave(place)
-        run = self.event.run
         around = replace(
             finishing.around("success" if result.succeeded else "stopped"),
             repository=self.event.repository.full_name,
             pull_request=self.event.pull_request_number,
-            run_url=f"{run.server_url}/{self.event.repository.full_name}/actions/runs/{run.id}",
+            run_url=self.event.run_url,
+            repository_url=self.event.repository_url,
+            branch=self.event.branch,
             epoch=finishing.epoch,
         )
         delivery = Delivery(

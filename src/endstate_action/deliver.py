@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from endstate_action.account import Around, account
 from endstate_action.agent.observe import changed_since
@@ -355,9 +356,18 @@ class Delivery:
             commits=commits,
             uncommitted=uncommitted,
             head_moved_to=announced.moved_to if announced else None,
+            compare_url=self._compare_url(announced.branch) if announced and announced.commit else None,
             notes=(*self.around.notes, *notes),
         )
         return account(self.session.state, around)
+
+    def _compare_url(self, branch: str | None) -> str | None:
+        """None for a commit that is on the branch it is meant for."""
+        around = self.around
+        onto = around.branch or self.session.state.begun.bound.get("base")
+        if not (around.repository_url and onto and branch) or branch == onto:
+            return None
+        return f"{around.repository_url}/compare/{quote(onto)}...{quote(branch)}?expand=1"
 
     def _subject(self) -> str:
         outbox = self.session.state.outbox

@@ -172,6 +172,7 @@ def _delivery(finishing: Finishing, github: GitHub, environ: Mapping[str, str]) 
         finishing.around("success"),
         repository=repository,
         pull_request=number,
+        repository_url=f"{environ.get('GITHUB_SERVER_URL') or 'https://github.com'}/{repository}",
         notes=("Delivered by hand.",),
     )
     folder = Path(environ.get("RUNNER_TEMP") or gettempdir()) / f"endstate-{session.id}"

@@ -6,6 +6,7 @@ can be looked at without a network.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,7 +38,8 @@ class Trusted:
     def of(cls, workspace: Path, environ: Mapping[str, str], git_extra: Mapping[str, str]) -> Iterator[Trusted]:
         """Raises: InputError: there is no checkout, or it cannot be read. Without one there is nothing to trust."""
         # The runner's own is emptied with every job: what a killed attempt left there does not pile up.
-        with TemporaryDirectory(prefix="endstate-trusted-", dir=environ.get("RUNNER_TEMP") or None) as scratch:
+        temp = environ.get("RUNNER_TEMP") or ""
+        with TemporaryDirectory(prefix="endstate-trusted-", dir=temp if os.path.isdir(temp) else None) as scratch:
             if not workspace.is_dir():
                 raise InputError(
                     f"working-directory: {workspace} is not a directory; nothing was run and nothing was spent.",

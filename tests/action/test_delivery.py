@@ -42,6 +42,8 @@ def stands(job: Job, ran: Ran) -> None:
     (comment,) = job.github.comments
     assert f'"commit":"{commit}"' in comment["body"]
     assert "**Done in" in comment["body"]
+    onto = job.event["pull_request"]["head"]["ref"]
+    assert branch == onto or f"/compare/{onto}...{branch}?expand=1)" in comment["body"]
     assert job.api.refused == []
 
 

@@ -32,6 +32,9 @@ _COMMENT_EVENTS: Mapping[str, tuple[CommentKind, str]] = {
     "pull_request_review_comment": ("review-comment", "comment"),
     "pull_request_review": ("review", "review"),
 }
+_BRANCHES = "refs/heads/"
+_QUEUE = f"{_BRANCHES}gh-readonly-queue/"
+"""A merge queue's, which are gone once it has merged."""
 _PULL_REQUEST_EVENTS = ("pull_request", "pull_request_target", "pull_request_review", "pull_request_review_comment")
 _ISSUE_EVENTS = ("issues", "issue_comment")
 
@@ -150,6 +153,24 @@ class Event:
         """Of the pull request or issue; GitHub numbers them together."""
         subject = self.pull_request or self.issue
         return subject.number if subject else None
+
+    @property
+    def repository_url(self) -> str:
+        """Where a person finds the repository."""
+        return f"{self.run.server_url}/{self.repository.full_name}"
+
+    @property
+    def run_url(self) -> str:
+        return f"{self.repository_url}/actions/runs/{self.run.id}"
+
+    @property
+    def branch(self) -> str | None:
+        """What a result of this run is to be merged into; None where that is no branch of this repository, or where
+        the payload does not tell."""
+        if self.pull_request is not None:
+            return None if self.pull_request.is_fork else self.pull_request.head_ref
+        lasts = self.run.ref.startswith(_BRANCHES) and not self.run.ref.startswith(_QUEUE)
+        return self.run.ref.removeprefix(_BRANCHES) if lasts and self.pull_request_number is None else None
 
     @property
     def pull_request_number(self) -> int | None:

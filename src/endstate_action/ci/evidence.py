@@ -183,6 +183,8 @@ class Evidence(_Value):
     repository: Text | None = None
     pull_request: Number | None = None
     run_url: Text | None = None
+    compare_url: Text | None = None
+    """Where a person sees what a branch of our own adds, and can open a pull request for it."""
     attempts: tuple[Attempt, ...]
     """Those that worked on the task."""
     delivered_by: Number | None = None

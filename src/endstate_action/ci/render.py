@@ -156,8 +156,8 @@ def summary(evidence: Evidence, said: str = "", patch: Patch | None = None, *, i
 def working(now: Working, owner: str, earlier: Sequence[str] = ()) -> str:
     """The comment while the run lives, which also says what its silence means."""
     marker = Marker(owner, now.session, now.task, now.effects, "working")
-    again = f" (attempt {now.attempt}, resumed from {plain(now.restored_from, 80)})" if now.restored_from else ""
-    shipped = f", checkpoint {plain(now.checkpoint, 80)} shipped {_clock(now.shipped)}" if now.shipped else ""
+    again = f" (attempt {now.attempt}, resumed from {_checkpoint(now.restored_from)})" if now.restored_from else ""
+    shipped = f", checkpoint {_checkpoint(now.checkpoint)} shipped {_clock(now.shipped)}" if now.shipped else ""
     first = (
         f"**Working{again}.** Started {_clock(now.started)} UTC, last sign of life {_clock(now.alive)}, "
         f"{_count(now.step, 'step')} so far{shipped}. {link('Open the run', now.run_url)}."
@@ -274,13 +274,18 @@ def _advice(evidence: Evidence, *, is_final: bool) -> Iterator[str]:
     if evidence.accepted_mismatches:
         shown = "; ".join(plain(m, 200) for m in evidence.accepted_mismatches[:5])
         yield f"**Continued on purpose under another contract:** {shown}."
+    if delivered := _delivered(evidence):
+        branch = code(delivered.branch or "", 200)
+        compared = link("compare it, or open a pull request", evidence.compare_url)
+        yield from [f"On its own branch {branch}: {compared}."] if evidence.compare_url else []
     if evidence.head_moved_to:
         yield (
             f"**The branch has moved to {evidence.head_moved_to[:_SHORT]} meanwhile.** This result belongs to "
             f"{(evidence.trees.base_commit or 'another commit')[:_SHORT]} and nothing was pushed over it."
         )
     if file:
-        yield f"Changed and not committed is not lost. The whole patch is in {code(file, 200)}."
+        named = f"{code(file, 200)}, which the step's output `patch-file` names"
+        yield f"Changed and not committed is not lost: the whole patch is in {named}."
     elif is_unread(evidence):
         yield _without_git(evidence)
     elif evidence.uncommitted:
@@ -318,7 +323,8 @@ def _attempts(attempts: Sequence[Attempt]) -> Iterator[str]:
 
 def _row(number: int, attempt: Attempt) -> str:
     began = attempt.began.replace("T", " ").removesuffix("Z")
-    source = plain(attempt.restored_from, 60) if attempt.restored_from else ("the beginning" if number == 1 else "here")
+    began_here = "the beginning" if number == 1 else "here"
+    source = _checkpoint(attempt.restored_from) if attempt.restored_from else began_here
     ended = f"{attempt.ended} {plain(attempt.where, 60)}".rstrip()
     return f"| {number} | {began} | {source} | {attempt.steps} | {ended} |"
 
@@ -354,8 +360,8 @@ def _verification(evidence: Evidence) -> Iterator[str]:
                 f"`{trees.workspace_hash}`:\n\n```sh\nendstate tree-hash\n```",
             )
         return
-    expected = f"They must print `{trees.git_tree}` and `{trees.published_hash}`:"
-    yield folded("Verify it: tree hashes, and two commands", f"{expected}\n\n```sh\n{_commands(evidence)}\n```")
+    yield f"Git tree `{trees.git_tree}`, tree hash `{trees.published_hash}`."
+    yield folded("Verify it with two commands", f"They must print those two:\n\n```sh\n{_commands(evidence)}\n```")
 
 
 def _commands(evidence: Evidence) -> str:
@@ -441,6 +447,11 @@ def _silence(now: Working) -> str:
         f"No news for {SILENT_MINUTES} minutes? The machine is gone. {link('Open the run', now.run_url)} and choose "
         f"*Re-run failed jobs* or *Re-run all jobs*: {what}."
     )
+
+
+def _checkpoint(key: str) -> str:
+    """Its name within its line of checkpoints, which is all that tells it from others here."""
+    return plain(key.rpartition("/")[2], 40)
 
 
 def _clock(moment: str) -> str:

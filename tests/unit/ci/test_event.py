@@ -57,6 +57,22 @@ def test_the_subject_of_an_event(situation: str, number: int | None, pull_reques
     assert (found.number, found.pull_request_number, found.is_fork) == (number, pull_request, is_fork)
 
 
+@pytest.mark.parametrize(
+    ("situation", "ref", "branch"),
+    [
+        ("pull_request.opened", "refs/pull/12/merge", "fix-parser"),
+        ("pull_request_target.fork", "refs/heads/main", None),
+        ("issue_comment.pull-request", "refs/heads/main", None),
+        ("issues.labeled", "refs/heads/main", "main"),
+        ("push", "refs/heads/a/b", "a/b"),
+        ("push", "refs/tags/v1", None),
+        ("merge_group", "refs/heads/gh-readonly-queue/main/pr-7-abc", None),
+    ],
+)
+def test_the_branch_that_a_result_is_for(situation: str, ref: str, branch: str | None):
+    assert event(situation, GITHUB_REF=ref).branch == branch
+
+
 def test_a_pull_request_has_its_commits_and_its_origin():
     found = event("pull_request.fork").pull_request
 

@@ -32,18 +32,19 @@ def comment(body: str, number: int = 1, association: str = "MEMBER", login: str 
 
 def parts(prompt: Prompt) -> list[tuple[str, str]]:
     """What stands between the marks, as a reader who knows the mark sees it."""
+    return _part(prompt).findall(prompt.text)
+
+
+def _part(prompt: Prompt) -> re.Pattern[str]:
     found = re.search(r"between <<<(\w+) and ", prompt.text)
     assert found is not None
     mark = found[1]
-    return re.findall(rf"^<<<{mark} (.*)\n((?:.*\n)*?){mark}>>>$", prompt.text, re.MULTILINE)
+    return re.compile(rf"^<<<{mark} (.*)\n((?:.*\n)*?){mark}>>>$", re.MULTILINE)
 
 
 def outside(prompt: Prompt) -> str:
     """The prompt without its parts: what the agent is told in our name."""
-    text = prompt.text
-    for what, content in parts(prompt):
-        text = text.replace(f"{what}\n{content}", "")
-    return text
+    return _part(prompt).sub("", prompt.text)
 
 
 # What is asked

@@ -70,6 +70,23 @@ def test_a_commit_is_named_with_its_branch():
     assert line.endswith(r"3 files changed, committed as dddddddddddd to endstate/7f3a00112233.")
 
 
+def test_a_branch_of_its_own_comes_with_a_link_to_compare_it():
+    pushed = [{"id": COMMIT, "subject": "Fix it", "branch": "endstate/7f3a00112233"}]
+    url = "https://github.com/org/repo/compare/topic...endstate/7f3a00112233?expand=1"
+    body = comment(interrupted_result(commits=pushed, uncommitted=None, **{"compare-url": url}), OWNER)
+    assert f"\n\nOn its own branch `endstate/7f3a00112233`: [compare it, or open a pull request]({url}).\n\n" in body
+    assert "own branch" not in comment(interrupted_result(commits=pushed, uncommitted=None), OWNER)
+
+
+def test_a_checkpoint_is_named_so_that_a_table_stays_narrow():
+    key = f"es1/{'7' * 32}/c0001-000002-00000"
+    attempts = [
+        {"epoch": 1, "run-attempt": 1, "began": "2026-11-29T12:00:25Z", "steps": 1, "ended": "preempted"},
+        {"epoch": 2, "began": "2026-11-29T12:00:25Z", "steps": 1, "ended": "finished", "restored-from": key},
+    ]
+    assert r"| c0001\-000002\-00000 |" in comment(plain_result(attempts=attempts), OWNER)
+
+
 def test_an_unknown_price_is_no_zero():
     spent = {"input-tokens": 1, "output-tokens": 1, "usd": None}
     assert "cost unknown" in first_line(comment(plain_result(spent=spent), OWNER))
@@ -151,10 +168,15 @@ def test_how_to_verify_is_two_commands_and_what_they_print():
     assert f"git checkout {BASE} && git apply --index ../endstate.patch && git write-tree\nendstate tree-hash\n" in (
         uncommitted
     )
-    assert f"`{TREE}` and `{HASH}`" in uncommitted
+    assert f"Git tree `{TREE}`, tree hash `{HASH}`." in uncommitted
     pushed = [{"id": COMMIT, "subject": "Fix it", "branch": "b"}]
     committed = comment(interrupted_result(commits=pushed, uncommitted=None), OWNER)
     assert f"git rev-parse '{COMMIT}^{{tree}}'\nendstate tree-hash --commit {COMMIT}\n" in committed
+
+
+def test_the_hashes_can_be_seen_without_unfolding_anything():
+    body = comment(interrupted_result(), OWNER)
+    assert f"\n\nGit tree `{TREE}`, tree hash `{HASH}`.\n\n<details><summary>Verify it" in body
 
 
 def test_a_patch_with_an_odd_name_does_not_reach_a_command():
