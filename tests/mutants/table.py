@@ -639,6 +639,22 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/unit/system/test_process.py::test_a_background_child_does_not_outlive_the_call",),
     ),
     Mutant(
+        name="git-dies-with-us",
+        guard="A git command that may change something dies with us",
+        file="src/endstate_action/system/process.py",
+        old="        preexec_fn=None if may_outlive_us else die_with_us(),",
+        new="        preexec_fn=None,",
+        tests=("tests/unit/system/test_process.py::test_a_program_that_may_change_something_dies_with_us",),
+    ),
+    Mutant(
+        name="calls-die-with-us",
+        guard="What a call runs dies with us",
+        file="src/endstate_action/system/process.py",
+        old="            preexec_fn=die_with_us(),",
+        new="",
+        tests=("tests/unit/system/test_process.py::test_what_a_killed_attempt_left_is_found_by_its_tag_and_ended",),
+    ),
+    Mutant(
         name="running-calls-look",
         guard="A running call looks whether it is asked to stop",
         file="src/endstate_action/system/process.py",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +51,12 @@ _HONOURED = (
     *("core.filemode", "core.symlinks", "core.ignorecase", "core.precomposeunicode"),
     *("core.protectntfs", "core.protecthfs"),
 )
+
+_READING = frozenset({
+    *("cat-file", "check-attr", "check-ignore", "config", "for-each-ref", "ls-files", "ls-tree"),
+    *("rev-list", "rev-parse"),
+})  # fmt: skip
+"""Commands that, as they are called here, only read."""
 
 
 class GitError(Exception):
@@ -130,9 +136,26 @@ class Git:
 
     def _call(self, args: tuple[str, ...], given: bytes | None) -> Completed:
         try:
-            return capture([self.program, *args], cwd=self.root, env=self.env, input=given, timeout_s=TIMEOUT_S)
+            return capture(
+                [self.program, *args],
+                cwd=self.root,
+                env=self.env,
+                input=given,
+                timeout_s=TIMEOUT_S,
+                may_outlive_us=only_reads(args),
+            )
         except OSError as error:
             raise GitError(f"git {args[0]} did not work: {error}") from error
+
+
+def only_reads(args: Sequence[str]) -> bool:
+    """Whether such a command of ours changes nothing."""
+    words = iter(args)
+    for word in words:
+        if word not in ("-c", "-C"):
+            return word in _READING
+        next(words, None)
+    return False
 
 
 def text(data: bytes) -> str:

@@ -357,6 +357,21 @@ def test_capture_reports_a_program_that_cannot_be_started(tmp_path):
 # What a dead attempt left
 
 
+@linux_only
+def test_a_program_that_may_change_something_dies_with_us(seconds):
+    harness = python(
+        f"""
+        from pathlib import Path
+        from endstate_action.system.process import capture
+        capture(["sleep", "{seconds}"], cwd=Path("/"), env={ENV}, timeout_s=600)
+        """
+    )
+    wait_until(lambda: running(seconds))
+    harness.kill()
+    harness.communicate()
+    wait_until(lambda: not running(seconds))
+
+
 A_HARNESS = """
 from pathlib import Path
 from endstate_action.system.process import run

@@ -34,7 +34,7 @@ from endstate_action.state.snapshot.packing import entry, write_pack
 from endstate_action.state.snapshot.refusals import writing
 from endstate_action.system import own_files
 from endstate_action.system.durable import start_writing, sync
-from endstate_action.system.git_call import TIMEOUT_S, Git, GitError
+from endstate_action.system.git_call import TIMEOUT_S, Git, GitError, only_reads
 from endstate_action.system.process import Completed, capture
 
 Kind = Literal["blob", "tree", "commit"]
@@ -238,7 +238,14 @@ class ObjectStore:
             confirm(self.path)
         self._stale = True
         try:
-            return capture([self._git.program, *argv], cwd=self.path, env=env, input=input, timeout_s=timeout_s)
+            return capture(
+                [self._git.program, *argv],
+                cwd=self.path,
+                env=env,
+                input=input,
+                timeout_s=timeout_s,
+                may_outlive_us=only_reads(argv),
+            )
         except OSError as error:
             raise GitError(f"git {argv[0]} did not work: {error}") from error
 
