@@ -57,7 +57,7 @@ from endstate_action.state.snapshot.layout import format_of
 from endstate_action.state.stores.choice import parse_store
 from endstate_action.state.totals import unrecorded_effects
 from endstate_action.state.uploader import NotShipped, Uploader
-from endstate_action.successor import Found, Successor, find_session
+from endstate_action.successor import Found, Successor, find_session, local_state
 from endstate_action.system import git
 from endstate_action.system.files import Workspace
 from endstate_action.system.git_call import GitError
@@ -427,7 +427,14 @@ class _Story:
     def _found(self, name: str | None, taken: _Taken, witness: int = 0) -> Found:
         if taken.successor is None or taken.epoch is None:
             self._refuse_half_restored()
-            return Found(session=name)
+            local = local_state(self.store, name) if name else None
+            missed = max(witness - (local.effects if local else 0), 0)
+            if missed:
+                self.ports.notice(
+                    "Effects outside the workspace that were started before and that no checkpoint tells of: "
+                    f"{missed}. Look for what was sent (comments, commits)."
+                )
+            return Found(session=name, effects_before=missed)
         found = taken.successor.find(name, taken.epoch, witness=witness)
         self._tell_found(found)
         return found

@@ -307,3 +307,15 @@ def test_two_uses_in_one_job_and_the_jobs_of_a_matrix_are_apart(job: Job) -> Non
     third = done(job.attempt(1, matrix='{"os": "linux"}'))
     assert len({ran.outputs["session-id"] for ran in (first, second, third)}) == 3
     assert len(job.github.comments) == 3
+
+
+def test_without_a_store_a_re_run_begins_anew_and_says_what_nobody_knows_of(job: Job) -> None:
+    job.inputs["commit"] = "branch"
+    job.environ["ACTIONS_CACHE_MODE"] = "none"
+    ran = done(job.attempt(1))
+    assert (ran.outputs["durability"], job.cache.requests) == ("none", [])
+    assert any("the job's cache-mode is none" in line for line in ran.annotations)
+    again = done(job.attempt(2))
+    assert "No checkpoint of an earlier attempt was found, so the task begins anew." in again.log
+    assert "started before and that no checkpoint tells of: 1." in again.log
+    assert len(job.github.comments) == 1

@@ -31,8 +31,7 @@ from endstate_action.state.stores.cache_v2 import CacheV2
 from endstate_action.state.stores.cache_wire import MAX_KEYS, Found, Refused, Wire
 from endstate_action.state.stores.http import Client, NoAnswer
 
-_READABLE, _WRITABLE = frozenset({"read", "write"}), frozenset({"write", "write-only"})
-_MODES = _READABLE | _WRITABLE | {"none"}
+_UNREADABLE = ("write-only", "none")
 _ELSEWHERE = "`store: git-ref` with `permissions: contents: write`, or a bucket"
 _MODE_REMEDY = (
     "Set `cache-mode: write` at the job (whoever can start it can then write to the caches of its branch), or use "
@@ -60,11 +59,13 @@ def cache_store(env: Mapping[str, str]) -> CacheStore | Denied:
     missing = names[0] if not address else "ACTIONS_RUNTIME_TOKEN" if not token else ""
     if missing:
         return Denied(f"the credentials of the Actions cache are not here ({missing} is not set)", _CREDENTIALS_REMEDY)
+    mode = env.get("ACTIONS_CACHE_MODE", "").strip().lower()
+    if mode in _UNREADABLE:
+        # What nobody can look for is no checkpoint, though it could be written.
+        return Denied(f"the job's cache-mode is {mode}, so that none could be found again", _MODE_REMEDY)
     # The remote calls of version 2 begin at the host, whatever path its address has.
     client = Client(_origin(address) if is_v2 else address, token, env)
-    return CacheStore(
-        CacheV2(client) if is_v2 else CacheV1(client), token=token, mode=env.get("ACTIONS_CACHE_MODE", "")
-    )
+    return CacheStore(CacheV2(client) if is_v2 else CacheV1(client), token=token, mode=mode)
 
 
 def _origin(address: str) -> str:
@@ -100,14 +101,12 @@ class CacheStore:
     def __init__(self, wire: Wire, *, token: str = "", mode: str = "") -> None:
         self._wire = wire
         said = read_token(token)
-        mode = mode.strip().lower()
         self.denied: Denied | None = None
         """Why nothing can be written, where that is known before anything is asked."""
-        if mode in _MODES - _WRITABLE:
-            self.denied = Denied(f"the job's cache-mode is {mode}", _MODE_REMEDY)
+        if mode == "read":
+            self.denied = Denied("the job's cache-mode is read", _MODE_REMEDY)
         elif said.is_read_only:
             self.denied = Denied("the job's cache token is read-only", _MODE_REMEDY)
-        self._hidden = f"the job's cache-mode is {mode}" if mode in _MODES - _READABLE else ""
 
     def put(self, key: str, data: bytes, *, timeout_s: float, drop: Collection[str] = ()) -> Put:
         if self.denied is not None:
@@ -161,10 +160,6 @@ class CacheStore:
         return best
 
     def _look(self, keys: Sequence[str], deadline: Deadline) -> Found | None:
-        if self._hidden:
-            raise StoreUnreadable(
-                f"Earlier checkpoints could not be looked for: {self._hidden}. They are still there.", hint=_MODE_REMEDY
-            )
         return self._read(lambda: self._wire.look(keys, deadline))
 
     @staticmethod
