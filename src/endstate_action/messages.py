@@ -6,6 +6,7 @@ Messages API. It is kept verbatim, since a provider rejects a thinking block tha
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,12 @@ Role = Literal["user", "assistant"]
 VERBATIM = frozenset({"thinking", "redacted_thinking"})
 """Types of blocks that a provider takes back unchanged or not at all."""
 
-_VISIBLE_ANYWAY = {"\N{BRAILLE PATTERN BLANK}"}
+_FORMAT = frozenset({"Cf", "Cc", "Zs", "Zl", "Zp"})
+# Letters and marks that are drawn as nothing: Unicode's Default_Ignorable_Code_Point beyond the categories above.
+_DRAWN_AS_NOTHING = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
+_HALVES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +118,18 @@ def tool_calls(blocks: Iterable[Block]) -> tuple[ToolCall, ...]:
 
 
 def is_blank(text: str) -> bool:
-    """Whether a provider would call this text empty: white space and invisible format characters only."""
+    """Whether a provider would call this text empty: white space and characters that nobody sees only."""
     return all(
-        c.isspace() or (unicodedata.category(c) in {"Cf", "Cc", "Zs", "Zl", "Zp"} and c not in _VISIBLE_ANYWAY)
-        for c in text
+        c.isspace() or unicodedata.category(c) in _FORMAT or _DRAWN_AS_NOTHING.match(c) is not None for c in text
     )
 
 
 def scrub(text: str) -> str:
-    """Replace what strict UTF-8 cannot carry (lone surrogates), at the door where text enters."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    """Replace what strict UTF-8 cannot carry (lone surrogates), at the door where text enters.
+
+    By a character that no shell and no pattern takes for any other: a question mark would name every file.
+    """
+    return text if text.isascii() else _HALVES.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def scrub_json(value: Any) -> Any:

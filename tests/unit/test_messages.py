@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from endstate_action.messages import Message, ToolCall, ToolResult, is_blank, scrub, scrub_json, tool_calls
 
-INVISIBLE = ["", " \n\t", "\u200b", "\ufeff\u00a0", "\u2028\x00"]
+INVISIBLE = ["", " \n\t", "\u200b", "\ufeff\u00a0", "\u2028\x00", "\u3164", "\ufe0f\u034f", "\u115f\u1160\U000e0100"]
 
 
 @pytest.mark.parametrize("text", INVISIBLE)
@@ -46,7 +49,14 @@ def test_what_is_scrubbed_is_strict_utf_8_and_scrubbing_twice_changes_nothing(te
 
 
 def test_scrubbing_reaches_keys_and_nested_values():
-    assert scrub_json({"\ud800": [{"a": "\udfff"}, 1, None, True]}) == {"?": [{"a": "?"}, 1, None, True]}
+    assert scrub_json({"\ud800": [{"a": "\udfff"}, 1, None, True]}) == {"\ufffd": [{"a": "\ufffd"}, 1, None, True]}
+
+
+def test_what_is_scrubbed_names_no_file_that_was_not_meant(tmp_path):
+    for name in ("fa", "fb"):
+        (tmp_path / name).touch()
+    subprocess.run(["bash", "-c", scrub("rm -f f\ud83d [\udc00]")], cwd=tmp_path, check=True)
+    assert sorted(os.listdir(tmp_path)) == ["fa", "fb"]
 
 
 def test_nothing_at_all_is_blank():

@@ -24,6 +24,7 @@ TARGET_AFTER_COMPACTION = 0.6
 TOKENS_PER_BYTE = (0.2, 0.3, 0.6)
 """Lowest, assumed and highest believable ratio; the last reply's own count decides between them."""
 SUMMARY_BYTES = 20_000
+_ID_CHARACTERS = 64
 
 
 class MalformedHistory(EndstateError):
@@ -118,9 +119,10 @@ class _WireIds:
         if known is not None:
             return known
         plain = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in original)
-        chosen = plain or "call"
+        chosen, again = plain[:_ID_CHARACTERS] or "call", ""
         while chosen in self._taken:
-            chosen += f"_{step}_{index}"
+            chosen = f"{plain[: _ID_CHARACTERS // 2]}_{step}_{index}{again}"
+            again += "_"
         self._taken.add(chosen)
         self._given[step, index] = chosen
         return chosen

@@ -15,9 +15,10 @@ from endstate_action.ci.event import Actor, Comment, CommentKind, Event, Issue, 
 from endstate_action.ci.trust import request
 from endstate_action.config import Read, parse_prompt, reveal
 from endstate_action.config.settings import PROMPT_MAX_BYTES
-from endstate_action.config.text import quoted, says_nothing
+from endstate_action.config.text import quoted
 from endstate_action.effects import digest
 from endstate_action.errors import InputError
+from endstate_action.messages import is_blank
 
 INSIDERS = frozenset({"OWNER", "MEMBER", "COLLABORATOR"})
 """What GitHub calls those who belong to the project. Who only contributed once does not."""
@@ -101,7 +102,7 @@ def _task_in(file: str, read: Read) -> str:
 
 def _task_after(phrase: str, comment: Comment) -> str:
     asked = request(comment.body, phrase)
-    if not asked or says_nothing(asked):
+    if not asked or is_blank(asked):
         raise InputError(
             f"The comment says nothing after {phrase}, so nothing was started.",
             hint=f"Say what is to be done in a new comment: {phrase} fix the failing test.",
@@ -207,10 +208,10 @@ def _about(event: Event, thread: Thread) -> Iterator[tuple[_Part, int]]:
             _Part("branches", reveal(f"from {subject.head_ref} to {subject.base_ref}"), subject.author),
             TITLE_MAX_BYTES,
         )
-    if not says_nothing(subject.body):
+    if not is_blank(subject.body):
         by = f"by {subject.author.login}\n\n" if subject.author else ""
         yield _Part("description", by + reveal(subject.body), subject.author), BODY_MAX_BYTES
-    if not says_nothing(thread.diff_stat):
+    if not is_blank(thread.diff_stat):
         changed = reveal(shorten(thread.diff_stat, DIFF_STAT_MAX_BYTES))
         yield _Part("files changed", changed, subject.author), DIFF_STAT_MAX_BYTES
 
@@ -220,7 +221,7 @@ def _worth_reading(event: Event, task: str, thread: Thread) -> tuple[list[Commen
     others = [
         comment
         for comment in thread.comments
-        if not comment.is_ours and not says_nothing(comment.body) and not _is_task(comment, event, task)
+        if not comment.is_ours and not is_blank(comment.body) and not _is_task(comment, event, task)
     ]
     insiders = [comment for comment in others if comment.association in INSIDERS]
     return insiders, len(others) - len(insiders)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from endstate_action.config.reveal import reveal
-from endstate_action.config.text import Read, decoded, quoted, says_nothing
+from endstate_action.config.text import Read, decoded, quoted
 from endstate_action.errors import InputError
+from endstate_action.messages import is_blank
 
 USUAL_FILES = ("AGENTS.md", "CLAUDE.md")
 MAX_BYTES = 32 * 1024
@@ -51,7 +52,7 @@ def _existing(path: str, read: Read) -> bytes:
 
 def _instructions(origin: str, data: bytes | None) -> Instructions | None:
     text = reveal(decoded(_cut(data, origin), origin)) if data is not None else ""
-    return None if says_nothing(text) else Instructions(text, origin)
+    return None if is_blank(text) else Instructions(text, origin)
 
 
 def _cut(data: bytes, origin: str) -> bytes:

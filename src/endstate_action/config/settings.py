@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal, TypeVar, get_args
 
-from endstate_action.config.text import Read, decoded, listed, quoted, says_nothing, suggestion
+from endstate_action.config.text import Read, decoded, listed, quoted, suggestion
 from endstate_action.errors import InputError
+from endstate_action.messages import is_blank
 
 ProviderName = Literal["anthropic", "scripted"]
 OnMismatch = Literal["refuse", "continue", "restart"]
@@ -255,6 +256,6 @@ def parse_prompt(text: str | bytes, origin: str) -> str:
             hint="Put the long part into a file of the workspace and name that file in the prompt.",
         )
     prompt = decoded(data, origin)
-    if says_nothing(prompt):
+    if is_blank(prompt):
         raise InputError(f"{origin} is blank, so nothing was started.", hint="Say what is to be done.")
     return prompt

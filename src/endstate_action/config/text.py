@@ -28,11 +28,6 @@ def suggestion(word: str, allowed: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def says_nothing(text: str) -> bool:
-    """Whether no character of it can be seen: a provider would call it empty."""
-    return not any(c.isprintable() and not c.isspace() for c in text)
-
-
 def listed(words: Iterable[str]) -> str:
     return ", ".join(words)
 

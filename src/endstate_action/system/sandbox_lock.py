@@ -6,13 +6,17 @@ sandbox does. A resume must find it free before it touches the tree.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from endstate_action.errors import StateError
 
 _NAME = "call-lock"
 _POLL_S = 0.02
@@ -41,7 +45,8 @@ class CallLock:
 
         Raises:
             CallStillRuns: another sandbox still holds it after `timeout_s`.
-            OSError: the file cannot be opened, or is a link.
+            StateError: something else stands in its place.
+            OSError: it cannot be opened.
         """
         deadline = time.monotonic() + timeout_s
         while (descriptor := self._try()) is None:
@@ -63,9 +68,19 @@ class CallLock:
             return False
 
     def _try(self) -> int | None:
-        # Read-only: a sandbox can open the file anew through /proc, and should find no more than we have.
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        # Read-only: a sandbox can open the file anew through /proc, and should find no more than we have. To open a
+        # pipe would wait for whoever writes to it.
         try:
+            descriptor = os.open(
+                self.path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600
+            )
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR):
+                raise self._odd() from error
+            raise
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise self._odd()
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
@@ -74,3 +89,9 @@ class CallLock:
             os.close(descriptor)
             raise
         return descriptor
+
+    def _odd(self) -> StateError:
+        return StateError(
+            f"The lock file {self.path} is not a regular file, so no command was run.",
+            hint="Remove it if you did not put it there on purpose, and run again.",
+        )

@@ -6,6 +6,7 @@ Anything that does not hold means that there is no sandbox, and why is said.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pwd
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from endstate_action.effects import digest
+from endstate_action.errors import DiskFull
 from endstate_action.system import sandbox_inside
 from endstate_action.system.process import TAG_VARIABLE, User, capture, decode
 from endstate_action.system.proctable import end_tagged
@@ -71,6 +73,12 @@ def probe(
     except (_Missing, NotStarted) as error:
         return NoSandbox(str(error))
     except (OSError, TimeoutError) as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            # Not a property of the machine: with room again there is a sandbox, so no call runs without one meanwhile.
+            raise DiskFull(
+                f"The sandbox could not be tried, since the disk is full ({error.filename or tmp}). Nothing was run.",
+                hint="Free some space, then `endstate run --resume`.",
+            ) from error
         return NoSandbox(f"The sandbox could not be tried: {error}")
     return sandbox
 

@@ -77,6 +77,7 @@ _KEPT = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "CI"),
         *("TERM", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+        "ENDSTATE_TRACEBACK",
     }
 )
 _SEALED = "ENDSTATE_SEALED_FD"

@@ -120,7 +120,7 @@ def test_any_call_id_is_one_that_a_provider_takes(odd: str) -> None:
     ids = [b["id"] for m in sent(folded) for b in m.blocks if b["type"] == "tool_use"]
 
     assert len(set(ids)) == 2
-    assert all(i and all(c.isascii() and (c.isalnum() or c in "-_") for c in i) for i in ids)
+    assert all(0 < len(i) <= 64 and all(c.isascii() and (c.isalnum() or c in "-_") for c in i) for i in ids)
 
 
 def test_thinking_is_sent_back_as_it_came() -> None:
