@@ -169,9 +169,9 @@ def _where(state: State, attempt: Attempt) -> str:
 
 
 def _may_have_lost(state: State) -> bool:
-    """Whether an attempt died without its end on record, so that some of what it spent may be on no record either."""
+    """Whether an attempt died without its end on record, or left nothing at all: what it spent may be on no record."""
     ends = {e.epoch for e in state.ended}
-    return any(a.epoch not in ends for a in state.attempts[:-1])
+    return state.begun.bound.get("begun-anew") is True or any(a.epoch not in ends for a in state.attempts[:-1])
 
 
 def _fingerprint(state: State) -> told.Fingerprint:

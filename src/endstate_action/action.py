@@ -62,7 +62,7 @@ from endstate_action.ci.workflow import Log, RunnerFiles, Value, as_inputs
 from endstate_action.config import Settings, parse_choice, parse_repository_path, parse_settings
 from endstate_action.deliver import Announced, Delivery, Place, Result
 from endstate_action.durable import Line
-from endstate_action.errors import EndstateError, InputError, Interrupted, StateError, Superseded
+from endstate_action.errors import EndstateError, InputError, Interrupted, Locked, StateError, Superseded
 from endstate_action.restoring import Arrived
 from endstate_action.run import AlreadyDelivered, Announcement, Errand, Finishing, Ports, Report, SandboxChosen, attend
 from endstate_action.shipper import Departed
@@ -329,7 +329,13 @@ class _Asked:
             if said := trusted.bring(commit, is_retry=event.run.attempt > 1):
                 step.log.annotate("notice", _without(commit, step.secrets.redact(said)), "endstate")
             self.head = trusted.head()
-            repository, self.effects = event.repository, self._witness()
+            if self.head not in (event.run.sha, event.pull_request.head_sha if event.pull_request else None):
+                step.log.say(
+                    f"The checkout is at {(self.head or 'no commit')[:12]}, not at what the event is about "
+                    f"({event.run.sha[:12]}): the result is one of the checkout."
+                )
+            repository = event.repository
+            self.effects, is_told = self._witness()
             errand = Errand(
                 Line(lineage_of(str(repository.id or repository.full_name), self.line.text), repository.full_name),
                 lambda task: session_id(self.line.text, task),
@@ -338,6 +344,7 @@ class _Asked:
                 resume=self.inputs.resume,
                 is_retry=event.run.attempt > 1,
                 witness=self.effects,
+                is_told=is_told,
                 read=lambda name: trusted.read(commit, name),
                 claimant=json.dumps({"format": 1, **asdict(self._claimant())}).encode(),
                 refuse=self._refuse,
@@ -359,8 +366,7 @@ class _Asked:
             try:
                 report = attend(self.settings, errand, ports)
             except EndstateError as error:
-                if self.working and not isinstance(error, Superseded):
-                    self.working.end(ending(error.exit_code).conclusion, _as_inputs(str(error)))
+                self._tell_end(error)
                 raise
             finally:
                 if self.working:
@@ -368,6 +374,29 @@ class _Asked:
         if isinstance(report, AlreadyDelivered):
             return self._again(report)
         return self._report(report)
+
+    def _tell_end(self, error: EndstateError) -> None:
+        """In the comment, also where an earlier attempt left it saying that it works: a re-run would end as we do."""
+        if isinstance(error, Superseded | Locked):
+            return
+        is_passing = ending(error.exit_code).conclusion == "interrupted"
+        working = self.working or (None if is_passing else self._left_working())
+        if working:
+            working.end(ending(error.exit_code).conclusion, _as_inputs(f"{error} {error.hint}".strip()))
+
+    def _left_working(self) -> Working | None:
+        """The comment as an attempt of this run left it that is gone, if it says that it works."""
+        if self.event.run.attempt == 1 or self.inputs.comment != "sticky" or self.event.number is None:
+            return None
+        left = self._living_comment(Place(self._owner(), self._viewer()))
+        return left if left.take_over(lambda task: session_id(self.line.text, task)) else None
+
+    def _living_comment(self, place: Place) -> Working:
+        """It speaks by a client of its own, since that serves one thread at a time."""
+        other = Conversation(
+            self.step.github(self.event, self.inputs), self.event.repository.full_name, self.event.number or 0
+        )
+        return Working(place, other, self._now, self.step.secrets, self.event.comment)
 
     # Who asks, and for what
 
@@ -508,11 +537,11 @@ class _Asked:
         if self.inputs.comment == "sticky" and event.number is not None:
             conversation = Conversation(self.github, event.repository.full_name, event.number)
             self.place = replace(self.place, conversation=conversation)
-            other = Conversation(self.step.github(event, self.inputs), event.repository.full_name, event.number)
-            self.working = Working(self.place, other, self._now, self.step.secrets, event.comment)
+            self.working = self._living_comment(self.place)
             posted = self.working.begin()
             if not isinstance(posted, Applied):
-                raise _missing("comment: sticky", posted, NEEDS_COMMENTS)
+                is_forks = event.name == "pull_request" and event.is_fork is True
+                raise _missing("comment: sticky", posted, NEEDS_COMMENTS, is_forks=is_forks)
 
     def _target(self) -> Target | None:
         """The branch; with None, the session's own, whose name is known once there is one."""
@@ -522,6 +551,12 @@ class _Asked:
         if head is None:
             raise InputError(
                 "commit: pr-head needs a pull request, and this event has none. Nothing was run.",
+                hint="Set commit to branch, by a variable or in the workflow file.",
+            )
+        if head.head_ref == self.event.repository.default_branch and not head.is_fork:
+            raise InputError(
+                f"commit: pr-head pushes to the head of the pull request, and that is {head.head_ref}, the default "
+                "branch, to which nothing is ever pushed. Nothing was run and nothing was spent.",
                 hint="Set commit to branch, by a variable or in the workflow file.",
             )
         if head.is_fork:
@@ -540,10 +575,10 @@ class _Asked:
             )
         return Target(head.head_ref, is_own=False)
 
-    def _witness(self) -> int:
-        """The number of effects outside that our comment says were started."""
+    def _witness(self) -> tuple[int, bool]:
+        """The number of effects outside that our comment says were started, and whether it has a result."""
         if self.inputs.comment != "sticky" or self.event.number is None:
-            return 0
+            return 0, False
         event, owner, viewer = self.event, self._owner(), self._viewer()
 
         def is_ours(body: str, author: Any) -> bool:
@@ -553,7 +588,7 @@ class _Asked:
         found = Conversation(self.github, event.repository.full_name, event.number or 0).find(is_ours)
         marker = parse_marker(found.value.body) if isinstance(found, Applied) else None
         mine = marker is not None and marker.session == session_id(self.line.text, marker.task)
-        return marker.effects if marker and mine else 0
+        return (marker.effects, marker.state == "success") if marker and mine else (0, False)
 
     def _newer_attempt(self) -> int | None:
         """Somebody has started the run again; where the job may not ask (`actions: read`), the store's fence is all."""
@@ -620,6 +655,12 @@ class _Asked:
         if event.shipped:
             if event.is_first:
                 self.step.log.say(f"checkpoints: {event.store}, the first one is stored")
+            elif event.problem:
+                age = max(0, int(time.time() - event.shipped.at))
+                self.step.log.say(
+                    f"checkpoints: the newest one stored is {age} s old, newer ones are not, since "
+                    f"{event.problem.reason}"
+                )
         elif event.problem:
             remedy = f" {_as_inputs(event.problem.remedy)}" if event.problem.remedy else ""
             self.step.log.annotate(
@@ -629,7 +670,7 @@ class _Asked:
                 "endstate: not durable",
             )
         if self.working and self.began:
-            self.working.soon()
+            self.working.soon(at_once=event.is_first and event.shipped is not None)
 
     def _now(self) -> render.Working:
         """What the comment says of the run while it lives."""
@@ -741,7 +782,11 @@ class _Asked:
         if self.inputs.job_summary and announced:
             self.step.summary(
                 render.summary(
-                    announced.evidence, report.result.final_message, announced.patch, is_final=announced.is_final
+                    announced.evidence,
+                    report.result.final_message,
+                    announced.patch,
+                    is_final=announced.is_final,
+                    is_kept=announced.is_kept,
                 )
             )
         if is_undelivered and announced:
@@ -763,6 +808,8 @@ class _Asked:
         if announced.is_final:
             said = "Until that is put right a retry would be refused in the same way"
             return f"{said}; {where}" if where else f"{said}."
+        if not announced.is_kept:
+            return render.NOT_KEPT
         if render.is_unread(announced.evidence):
             return render.LOOK_AGAIN
         return "The result is kept: run the job again, or `endstate deliver`."
@@ -811,7 +858,10 @@ def _as_told(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _as_inputs(text: str) -> str:
     # A retry resumes by itself, as `resume` says.
-    return as_inputs(text, frozenset(RUN_INPUTS) - {"resume"})
+    told = as_inputs(text, frozenset(RUN_INPUTS) - {"resume"})
+    if "`on-mismatch: " in told:
+        told += " On a re-run an input changes only where the workflow file takes it from a variable."
+    return told
 
 
 def _defect(error: Exception) -> EndstateError:
@@ -847,7 +897,7 @@ def _without(commit: str, said: str) -> str:
     )
 
 
-def _missing(what: str, failure: Any, permission: str) -> InputError | Interrupted:
+def _missing(what: str, failure: Any, permission: str, *, is_forks: bool = False) -> InputError | Interrupted:
     if isinstance(failure, Unavailable | RateLimited | Ambiguous):
         return _no_answer(failure)
     lines = failure.remedy if isinstance(failure, Denied) else f"permissions:\n  {permission}"
@@ -855,6 +905,11 @@ def _missing(what: str, failure: Any, permission: str) -> InputError | Interrupt
     if isinstance(failure, Rejected):
         name = what.partition(":")[0]
         hint = f"No permission would help: put right what GitHub says, or do without, by another `{name}`."
+    elif is_forks:
+        hint = (
+            "The token of a fork's pull request may only read, whatever the workflow file says: turn the comment off "
+            "by a variable (`comment: off`), or let the repository's Actions settings give such runs a write token."
+        )
     elif permission not in lines:
         hint = lines
     return InputError(

@@ -20,7 +20,7 @@ from endstate_action.agent.observe import changed_since
 from endstate_action.ci import evidence as told
 from endstate_action.ci.commit import Change, Commits, Moved, Plan, Target, own_branch
 from endstate_action.ci.marker import Marker, parse_marker
-from endstate_action.ci.outcome import Absent, Applied, Denied, Failure, Outcome, Rejected, TooLate
+from endstate_action.ci.outcome import Absent, Applied, Denied, Failure, Outcome, Rejected, TooLate, is_final
 from endstate_action.ci.patch import Patch, make_patch
 from endstate_action.ci.pull_request import Author, Conversation, PostedComment, Viewer
 from endstate_action.ci.render import comment as render_comment
@@ -98,6 +98,8 @@ class Announced:
     """Why something was not delivered, a sentence each; it stays in the outbox."""
     is_final: bool = False
     """Whether trying again would be refused in the same way."""
+    is_kept: bool = True
+    """Whether what was not delivered is stored where another attempt finds it."""
     evidence_file: Path | None = None
     patch_file: Path | None = None
     """Both None where there is nothing to write, or where it could not be written."""
@@ -126,6 +128,8 @@ class Delivery:
     clock: Callable[[], float] = time.time
     unread: str = field(init=False, default="")
     """Why git could not tell what was changed, as the end of a sentence; empty where it could."""
+    pinned: int = field(init=False, default=0)
+    """How many records a checkpoint must have to hold what is to be delivered."""
 
     def announce(self, result: Result) -> Announced:
         """Deliver what the outbox holds of this task. Never raises for what GitHub does."""
@@ -170,11 +174,23 @@ class Delivery:
         """With evidence that says what is known by now, in a file as well."""
         evidence = self._evidence(result, announced.published, announced, announced.patch)
         kept, why = self._keep("evidence.json", self.secrets.hide(evidence.to_json()).encode())
-        return replace(announced, evidence=evidence, evidence_file=kept, unwritten=why or announced.unwritten)
+        return replace(
+            announced,
+            evidence=evidence,
+            evidence_file=kept,
+            unwritten=why or announced.unwritten,
+            is_kept=self._is_kept(),
+        )
+
+    def _is_kept(self) -> bool:
+        shipped = self.shipper.departed.shipped if self.shipper else None
+        return shipped is not None and shipped.records >= self.pinned
 
     def _pin(self, result: Result, published: Published | None) -> None:
         state = self.session.state
         known = state.outbox
+        # What was restored has it already; on one machine nobody knows what an earlier attempt has stored.
+        self.pinned = 0 if self.around.restored_hash else state.records
         if known is not None and known.conclusion == result.conclusion and not self._is_stale(known, published):
             return
         commit = None
@@ -182,6 +198,7 @@ class Delivery:
             commit = self._plan(result, published) if published else self._wish()
         wants_comment = self.place.conversation is not None
         self.session.append(ToDeliver(state.task, result.conclusion, commit, wants_comment, self.clock()))
+        self.pinned = self.session.state.records
 
     def _is_stale(self, known: ToDeliver, published: Published | None) -> bool:
         """Whether the tree is no longer the one that was pinned: somebody went on working on it."""
@@ -247,11 +264,13 @@ class Delivery:
                 return announced.without("commit", held)
             prepared = commits.prepare(plan, _changes(changed, contents))
             if not isinstance(prepared, Applied):
-                is_final = isinstance(prepared, Rejected | Denied)
-                return replace(announced.without("commit", _why(prepared)), is_final=is_final)
-            known = self._deliver("commit", lambda may_write: _push(commits, plan, prepared.value, target, may_write))
-        if not known.ok:
-            return announced.without("commit", known.reason)
+                return replace(announced.without("commit", _why(prepared)), is_final=is_final(prepared))
+            known, refusal = self._deliver(
+                "commit", lambda may_write: _push(commits, plan, prepared.value, target, may_write)
+            )
+            if not known.ok:
+                is_refused = refusal is not None and is_final(refusal)
+                return replace(announced.without("commit", known.reason), is_final=is_refused)
         return _with_commit(announced, known, target.branch)
 
     def _comment(self, announced: Announced, result: Result) -> Announced:
@@ -268,7 +287,13 @@ class Delivery:
         earlier = earlier_of(before, state.begun.session, max(state.task, 1))
         said = self.secrets.hide(result.said)
         body = render_comment(
-            announced.evidence, place.owner, said, announced.patch, earlier, is_final=announced.is_final
+            announced.evidence,
+            place.owner,
+            said,
+            announced.patch,
+            earlier,
+            is_final=announced.is_final,
+            is_kept=announced.is_kept,
         )
         if leaked := self.secrets.contains(body):
             return announced.without("comment", f"it would have held the value of {', '.join(leaked)}.")
@@ -281,7 +306,7 @@ class Delivery:
                 return Applied("")  # who deletes it twice means it
             return Applied(stuck.value.comment.url) if isinstance(stuck, Applied) else stuck
 
-        done = self._deliver("comment", act)
+        done, _ = self._deliver("comment", act)
         return (
             replace(announced, comment_url=done.value or None) if done.ok else announced.without("comment", done.reason)
         )
@@ -295,15 +320,17 @@ class Delivery:
             trees.base_commit, announced.commit, trees.git_tree, trees.published_hash,
         )  # fmt: skip
 
-    def _deliver(self, what: str, act: Callable[[Callable[[], bool]], Outcome[str]]) -> Delivered:
-        """Record, ship, read the fence, send, record."""
+    def _deliver(
+        self, what: str, act: Callable[[Callable[[], bool]], Outcome[str]]
+    ) -> tuple[Delivered, Failure | None]:
+        """Record, ship, read the fence, send, record; and what GitHub answered, where that was no success."""
         state = self.session.state
         self.session.append(Delivering(state.task, what, state.epoch, self.clock()))
         outcome: Outcome[str] = TooLate()
         for _ in range(_MOST_FENCES):
             held = self._held()
             if held is not None:
-                return self._recorded(what, ok=False, value="", reason=held)
+                return self._recorded(what, ok=False, value="", reason=held), None
             until = time.monotonic() + SENDER_S
             outcome = act(lambda until=until: time.monotonic() < until)  # type: ignore[misc]
             if not isinstance(outcome, TooLate):
@@ -314,7 +341,7 @@ class Delivery:
             done = self._recorded(what, ok=False, value="", reason=_why(outcome))
         if self.shipper:
             self.shipper.soon()
-        return done
+        return done, None if isinstance(outcome, Applied) else outcome
 
     def _held(self) -> str | None:
         """Ship, and read the fence; the reason where nothing may be sent."""
@@ -432,7 +459,10 @@ def _with_commit(announced: Announced, known: Delivered, branch: str) -> Announc
 
 
 def _why(failure: Failure) -> str:
-    return f"{failure.reason} ({failure.remedy})" if isinstance(failure, Denied) else failure.reason
+    if not isinstance(failure, Denied):
+        return failure.reason
+    renewed = "The token has expired or was revoked: a re-run gets a new token and delivers it."
+    return f"{failure.reason} ({renewed if failure.has_expired else failure.remedy})"
 
 
 def _changes(changed: Sequence[Changed], contents: Mapping[str, bytes]) -> list[Change]:

@@ -43,6 +43,8 @@ class Arrived:
     """What could not come back, a sentence each."""
     replaced: tuple[str, ...] = ()
     """What was here and is gone or another now, as `names.display` spells it; `kept` has it."""
+    set_aside: Path | None = None
+    """Where the session's file of before is, which could not be read."""
 
 
 def unfinished(state: StateDirectory) -> CheckpointKey | None:
@@ -107,7 +109,7 @@ def restore(
     kept = earlier or (restored.kept if restored else None)
     # What was here before the first of several tries is what somebody will look for.
     _note(place.state, opened, kept)
-    sessions.adopt(manifest.about.session, opened.rows)
+    set_aside = sessions.adopt(manifest.about.session, opened.rows)
     # Everything is read, whatever was remembered here; what is remembered now makes the next look fast.
     cache = StatCache(place.state.cache)
     cache.forget()
@@ -122,7 +124,7 @@ def restore(
         own_files.remove(place.state.restore_log.name, parent)
     reasons = restored.reasons if restored else ()
     replaced = snapshots.replaced(kept, restored.root) if snapshots and restored and kept else ()
-    return Arrived(str(opened.key), tree_hash, kept, reasons, replaced)
+    return Arrived(str(opened.key), tree_hash, kept, reasons, replaced, set_aside)
 
 
 def _note(state: StateDirectory, opened: Opened, kept: str | None) -> None:

@@ -40,12 +40,20 @@ from endstate_action.agent.tools.commit import GitCommit
 from endstate_action.config import DEFAULT_CONFIG, Config, ProviderName, Settings, find_config, find_instructions
 from endstate_action.durable import Depot, Line, NoDepot, open_depot
 from endstate_action.effects import canonical, digest
-from endstate_action.errors import EndstateError, InputError, Mismatch, StateError, Superseded, UnknownSession
+from endstate_action.errors import (
+    EndstateError,
+    InputError,
+    Mismatch,
+    NewerFormat,
+    StateError,
+    Superseded,
+    UnknownSession,
+)
 from endstate_action.messages import Usage
 from endstate_action.restoring import Arrived, refuse_unfinished, unfinished, unreadable_checkout
 from endstate_action.shipper import LAST_ON_SIGNAL_S, Departed, Shipper, periodic_before
 from endstate_action.state.checkpoint.build import Builder
-from endstate_action.state.checkpoint.choose import NoneFound
+from endstate_action.state.checkpoint.choose import Gap, NoneFound, choose, refusal
 from endstate_action.state.checkpoint.manifest import About
 from endstate_action.state.directory import StateDirectory, locate, tracked, workspace_at
 from endstate_action.state.fold import State
@@ -54,6 +62,7 @@ from endstate_action.state.packer import Packer
 from endstate_action.state.session import Session, SessionStore
 from endstate_action.state.snapshot import SnapshotStore
 from endstate_action.state.snapshot.layout import format_of
+from endstate_action.state.stores.base import StoreUnusable
 from endstate_action.state.stores.choice import parse_store
 from endstate_action.state.totals import unrecorded_effects
 from endstate_action.state.uploader import NotShipped, Uploader
@@ -225,6 +234,8 @@ class Errand:
         resume: `never` begins anew; with `required`, a retry that finds nothing to go on with is an error.
         is_retry: whether an earlier attempt must have been there.
         witness: how many effects outside are known to have been started.
+        is_told: whether a result was announced, so that without a store there is nothing to go on with, but to do it
+            all again.
         read: a file as the trusted commit has it.
         claimant: stored with the claim; `refuse` is shown that of the attempt before.
     """
@@ -236,6 +247,7 @@ class Errand:
     resume: str = "auto"
     is_retry: bool = False
     witness: int = 0
+    is_told: bool = False
     read: Callable[[str], bytes | None] | None = None
     claimant: bytes = b'{"format":1}'
     refuse: Callable[[bytes], None] = lambda other: None
@@ -379,7 +391,7 @@ class _Story:
         taken = self._take_over(
             errand.line, above=self._epoch_of(here) if here else 0, errand=errand, confirm=is_wanted
         )
-        found = self._found(here, taken, errand.witness)
+        found = self._found(here, taken, errand.witness, is_told=errand.is_told)
         name = found.session
         bound = errand.approve(self._bound_of(name, found))
         prompt_id, prompt = errand.prompt()
@@ -397,6 +409,7 @@ class _Story:
                 )
             if errand.is_retry and name is None:
                 self.ports.notice("No checkpoint of an earlier attempt was found, so the task begins anew.")
+                bound = {**bound, "begun-anew": True}
             if found.left is not None:
                 self.ports.notice(f"Session {name} is left as it is; a new one begins, on what is checked out here.")
             new = errand.session_of(number + 1)
@@ -424,17 +437,17 @@ class _Story:
             return found.left.begun.bound
         return self.store.read(name).begun.bound if name is not None else None
 
-    def _found(self, name: str | None, taken: _Taken, witness: int = 0) -> Found:
+    def _found(self, name: str | None, taken: _Taken, witness: int = 0, *, is_told: bool = False) -> Found:
         if taken.successor is None or taken.epoch is None:
             self._refuse_half_restored()
-            local = local_state(self.store, name) if name else None
-            missed = max(witness - (local.effects if local else 0), 0)
-            if missed:
-                self.ports.notice(
-                    "Effects outside the workspace that were started before and that no checkpoint tells of: "
-                    f"{missed}. Look for what was sent (comments, commits)."
-                )
-            return Found(session=name, effects_before=missed)
+            chosen = choose(local_state(self.store, name) if name else None, (), witness)
+            if not isinstance(chosen, Gap):
+                return Found(session=name)
+            error = refusal(chosen)
+            if error is not None and not is_told and self.settings.on_mismatch != "continue":
+                raise error
+            self.ports.notice(chosen.accepted)
+            return Found(session=name, effects_before=chosen.started - chosen.known)
         found = taken.successor.find(name, taken.epoch, witness=witness)
         self._tell_found(found)
         return found
@@ -525,6 +538,8 @@ class _Story:
         doubtful: bool = False,
     ) -> Report:
         self.lock.name(session.id)
+        if session.state.strays:
+            self.ports.notice(_left_out(session.state))
         secrets = Secrets(split_environment(self.ports.environ)[1])
         trust = self._trust_of(session.state, found)
         place = self._place(session.state.begun.bound, config, trust)
@@ -681,6 +696,12 @@ class _Story:
             return _Taken(successor, claimed)
         if self.settings.require_durable:
             raise _not_durable(claimed)
+        if errand and errand.resume != "never" and successor.has_stored():
+            raise StoreUnusable(
+                f"The store {depot.store.name} gave this attempt no number: {claimed.reason}. Checkpoints of an "
+                "earlier attempt are there, and without a number nothing is gone on with. Nothing was run.",
+                hint=f"{claimed.remedy} To begin anew all the same, set resume to never by a variable.".strip(),
+            )
         self.ports.emit(Departed("none", None, NotShipped(claimed.reason, claimed.remedy, is_final=True)))
         return _Taken(denied=claimed)
 
@@ -698,6 +719,12 @@ class _Story:
                 self._tell_replaced("restore", found.restored.kept, found.restored.replaced)
             for reason in found.restored.reasons:
                 self.ports.notice(f"Not restored: {reason}")
+            if (aside := found.restored.set_aside) is not None:
+                self.ports.notice(
+                    f"What was recorded here of session {found.session} cannot be read whole, and may be newer than "
+                    f"what was restored. It was moved to {aside}; `endstate sessions export {aside.stem}` prints what "
+                    "can be read of it."
+                )
 
     def _tell(self, event: Event) -> None:
         if not isinstance(event, PutBack):
@@ -925,7 +952,12 @@ class _Story:
         unfinished = [s for s in found if s.state is None or (s.state.was_asked and not s.is_finished)]
         if unfinished and unfinished[0].state is None:
             # What cannot be read may be what was meant: never report another session's success in its place.
-            self.store.read(unfinished[0].id)
+            try:
+                self.store.read(unfinished[0].id)
+            except (StateError, NewerFormat) as error:
+                others = ", ".join(s.id for s in unfinished if s.state is not None)
+                error.hint += f" Also unfinished here: {others}. `--session ID` resumes one of them." if others else ""
+                raise
         if not readable:
             raise UnknownSession(
                 f"There is no session to resume in {self.state.path}; nothing was run.",
@@ -1000,6 +1032,14 @@ def outputs(
         ],
         "refused-calls": result.refused_calls,
     }
+
+
+def _left_out(state: State) -> str:
+    calls = few([f"call {stray.index + 1} of step {stray.step}" for stray in state.strays])
+    return (
+        f"Session {state.begun.session} has on record what came of calls that nobody asked for: {calls}. That was left "
+        "out: the model is not told of it, and it is not counted."
+    )
 
 
 def _is_of_another_task(state: State, prompt_id: str) -> bool:

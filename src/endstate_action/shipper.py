@@ -74,6 +74,7 @@ class Shipper:
         self._check = check
         self._clock = clock
         self._is_off = False
+        self._is_in_trouble = False
         self._looked = -math.inf
 
     @property
@@ -92,6 +93,7 @@ class Shipper:
     def offer(self) -> None:
         if not self._is_off:
             self._uploader.offer()
+            self._tell_trouble()
 
     def look(self) -> None:
         if not self._is_off and self._clock() - self._looked >= _LOOK_EVERY_S:
@@ -141,6 +143,13 @@ class Shipper:
             return
         if newer is not None:
             raise _superseded(newer)
+
+    def _tell_trouble(self) -> None:
+        """Once for each time that a store stops taking them: until then all that was told of is what was stored."""
+        is_in_trouble = self._uploader.problem is not None and self._uploader.newest is not None
+        if is_in_trouble and not self._is_in_trouble:
+            self._tell(self.departed)
+        self._is_in_trouble = is_in_trouble
 
     def _pass_fence(self, deadline: float) -> str | None:
         while True:

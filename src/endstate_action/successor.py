@@ -126,6 +126,10 @@ class Successor:
         epoch = highest_above(self.depot.store, self.line.lineage, 0)
         return None if epoch is None else self.depot.store.get(claim_key(self.line.lineage, epoch), timeout_s=REQUEST_S)
 
+    def has_stored(self) -> bool:
+        """Whether there are checkpoints, of use or not. Raises: StoreUnreadable."""
+        return bool(look(self.depot.store, self.depot.sealing, self.depot.expected(self.line)).seen)
+
     def superseded_by(self, epoch: int) -> int | None:
         """The number of a newer attempt. Raises: StoreUnreadable."""
         found = fence(self.depot.store, self.line.lineage, epoch)
@@ -147,10 +151,7 @@ class Successor:
         """
         looked, chosen, gap = self._chosen(session, epoch, witness)
         if gap:
-            self.notice(
-                f"{gap.started} effects outside the workspace were started and {gap.known} are known; the run "
-                "goes on without knowing what came of the others, as asked."
-            )
+            self.notice(gap.accepted)
         return self._brought(chosen, looked, gap.started - gap.known if gap else 0, session)
 
     def foresee(self, session: str | None, *, may_write: bool = True) -> Choice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -124,6 +125,34 @@ def test_an_outage_is_undelivered_and_costs_no_second_model_call(job: Job) -> No
     assert len(job.api.requests) == MODEL_CALLS
 
 
+def test_a_token_that_expired_meanwhile_is_undelivered_and_a_re_run_delivers_with_another(job: Job) -> None:
+    job.on_request = lambda number: job.github.fault("*", "401", times=10**9) if number == MODEL_CALLS else None
+    ran = job.attempt(1)
+    assert (ran.code, ran.conclusion) == (75, "undelivered"), ran.log
+    told = " ".join(ran.annotations) + ran.summary
+    assert "a re-run gets a new token and delivers it" in told
+    assert "in the same way" not in told
+    assert "without what was refused" not in told
+    job.github.heal()
+    job.on_request = lambda number: None
+    stands(job, job.attempt(2))
+    assert len(job.api.requests) == MODEL_CALLS
+
+
+@pytest.mark.parametrize(("operation", "commit"), [("ref.create", "branch"), ("ref.update", "pr-head")])
+def test_a_branch_that_github_refuses_is_final(job: Job, operation: str, commit: str) -> None:
+    """Nothing that a re-run would deliver, so the watcher leaves it to a person, who has the patch."""
+    words = "refusing to allow a GitHub App to create or update workflow `x.yml` without `workflows` permission"
+    job.github.fault(operation, "422", times=10**9, message=words)
+    ran = job.attempt(1, commit=commit)
+    assert (ran.code, ran.conclusion) == (2, "undelivered"), ran.log
+    (error,) = ran.annotations
+    assert "without `workflows` permission" in error
+    assert "Re-run" not in job.github.comments[0]["body"] + ran.summary
+    assert "git apply" in ran.summary
+    assert "VERSION = 2" in Path(ran.outputs["patch-file"]).read_text()
+
+
 def endstate(*words: str, cwd: Path, job: Job) -> subprocess.CompletedProcess[str]:
     environ = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -216,6 +245,36 @@ def test_the_error_sends_nobody_to_a_comment_that_is_not_there(tmp_path: Path) -
         assert (ran.code, ran.conclusion) == (2, "undelivered"), ran.log
         (error,) = ran.annotations
         assert error.endswith("in the same way; the summary says what can be done.")
+
+
+@pytest.mark.parametrize("commit", ["none", "branch"])
+@pytest.mark.parametrize("path", ["run.bat", "app.py"])
+def test_the_lines_of_the_comment_print_what_it_announces(tmp_path: Path, commit: str, path: str) -> None:
+    """In a clone whose work tree has other line ends than what is committed; and `verify` says the same."""
+    files = {".gitattributes": "*.bat text eol=crlf\n", "run.bat": "echo 1\n", "app.py": "VERSION = 1\n"}
+    edit = call("edit", path=path, old="1", new="2")
+    with stage(tmp_path, turns(answer(edit), answer("Done.")), files) as job:
+        ran = job.attempt(1, commit=commit)
+        assert ran.code == 0, ran.log
+        (comment,) = job.github.comments
+        clone = tmp_path / "clone"
+        subprocess.run(["git", "clone", "-q", "--branch=change", job.github.git_dir, clone], check=True)
+        assert b"\r\n" in (clone / "run.bat").read_bytes()
+        if commit == "none":
+            shutil.copy(ran.outputs["patch-file"], tmp_path)
+        lines = comment["body"].partition("Verify it")[2].partition("```sh\n")[2].partition("\n```")[0].split("\n")
+        program = f'endstate() {{ PYTHONPATH="{ROOT}/src" "{sys.executable}" -m endstate_action "$@"; }}'
+        printed = [
+            subprocess.run(
+                ["bash", "-euc", f"{program}\n{line}"], cwd=clone, capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for line in lines
+        ]
+        assert printed == [ran.outputs["git-tree"], ran.outputs["published-tree-hash"]]
+        if commit == "none":
+            for reference in (ran.outputs["evidence-file"], f"{job.github.name}#{job.github.number}"):
+                verified = endstate("verify", reference, str(clone), cwd=clone, job=job)
+                assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
 def test_what_was_not_committed_verifies_as_base_and_patch(job: Job, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -317,5 +318,70 @@ def test_without_a_store_a_re_run_begins_anew_and_says_what_nobody_knows_of(job:
     assert any("the job's cache-mode is none" in line for line in ran.annotations)
     again = done(job.attempt(2))
     assert "No checkpoint of an earlier attempt was found, so the task begins anew." in again.log
-    assert "started before and that no checkpoint tells of: 1." in again.log
+    assert "1 effects outside the workspace were started and 0 are known" in again.log
     assert len(job.github.comments) == 1
+
+
+def pays_outside(tmp_path: Path) -> list[Any]:
+    outside = tmp_path / "outside.log"
+    return [
+        answer(call("bash", command=f"echo paid >> {outside}")),
+        answer(call("write", path="app.py", content="VERSION = 2\n")),
+        answer("Done."),
+    ]
+
+
+@pytest.mark.parametrize("why", ["denied", "none"])
+def test_what_happened_outside_is_not_done_again_where_nothing_can_be_gone_on_with(tmp_path: Path, why: str) -> None:
+    with stage(tmp_path, turns(*pays_outside(tmp_path))) as job:
+        job.inputs["sandbox"] = "off"
+        job.kill_at_request(3)
+        assert job.attempt(1).code == -signal.SIGKILL
+        job.on_request = lambda number: None
+        asked = len(job.api.requests)
+        if why == "denied":
+            job.cache.fault("create", "no", times=99, detail="insufficient usage: over quota")
+        else:
+            job.environ["ACTIONS_CACHE_MODE"] = "none"
+        ran = job.attempt(2)
+        assert (ran.code, len(job.api.requests)) == ((2, asked) if why == "denied" else (20, asked)), ran.log
+        assert (tmp_path / "outside.log").read_text() == "paid\n"
+        (comment,) = job.github.comments
+        assert '"effects":1' in comment["body"]
+        assert '"state":"failed"' in comment["body"]
+        if why == "none":
+            return
+        assert "Checkpoints of an earlier attempt are there" in comment["body"]
+        job.cache.faults.clear()
+        assert "2 attempts" in done(job.attempt(3)).summary
+        assert (tmp_path / "outside.log").read_text() == "paid\n"
+
+
+def test_what_an_attempt_spent_that_left_nothing_is_not_called_all(job: Job) -> None:
+    job.kill_at_request(2)
+    job.attempt(1)
+    for entry in [entry for entry in job.cache.shelf.finished() if "/c0" in entry.key]:
+        job.cache.shelf.remove(entry)
+    ran = done(job.attempt(2))
+    assert "begun anew, as an earlier attempt left no checkpoint" in ran.summary
+    assert "at least $" in ran.summary
+
+
+def test_a_second_signal_does_not_tear_what_the_first_one_began(tmp_path: Path) -> None:
+    with stage(tmp_path, turns(answer(call("bash", command="echo x > log.txt; sleep 30")), answer("Done."))) as job:
+        process, machine = job.begin(1)
+        while not (machine / "workspace/log.txt").exists():
+            time.sleep(0.05)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTERM, signal.SIGTERM):
+            process.send_signal(number)
+            time.sleep(0.15)
+        ran = job.end(process, machine)
+        assert (ran.code, ran.conclusion) == (75, "interrupted"), ran.log
+        assert "nothing was under way" not in ran.log
+        assert '"state":"interrupted"' in job.github.comments[0]["body"]
+
+
+def test_a_checkout_of_something_else_than_the_event_is_about_is_named(tmp_path: Path) -> None:
+    with stage(tmp_path, turns(answer("Done."))) as job:
+        job.checkout = job.github.tip("main")
+        assert "not at what the event is about" in done(job.attempt(1)).log

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.messages_api import Refusal, answer
-from tests.support.step import Job, Ran, stage
+from tests.support.step import Job, Ran, stage, turns
 
 pytestmark = pytest.mark.slow
 
@@ -162,6 +162,20 @@ def test_an_unreadable_configuration_leaves_no_comment(tmp_path: Path) -> None:
         refused(job, job.attempt(), "polizy")
 
 
+def test_the_default_branch_is_no_head_to_push_to(job: Job) -> None:
+    job.event["pull_request"]["head"]["ref"] = job.event["repository"]["default_branch"]
+    refused(job, job.attempt(commit="pr-head"), "the default branch", "Set commit to branch")
+
+
+def test_who_may_not_comment_for_a_fork_is_told_what_can_be_changed(tmp_path: Path) -> None:
+    with stage(tmp_path, turns(answer("Done."))) as job:
+        job.happen("pull_request.fork")
+        job.github.permissions["mallory"] = ("write", "write")
+        job.github.fault("comment.create", "403", times=99)
+        ran = job.attempt(1, **{"allow-forks": "true"})
+        refused(job, ran, "`comment: off`", "Actions settings")
+
+
 def test_a_sandbox_that_is_required_and_not_there_ends_it(job: Job) -> None:
     job.module = "tests.support.no_sandbox"
     refused(job, job.attempt(sandbox="required"), "sandbox")
@@ -187,4 +201,4 @@ def test_a_model_that_nobody_knows_ends_as_failed_and_the_comment_says_so(tmp_pa
         assert "claude-nope" in ran.log
         (comment,) = job.github.comments
         assert '"state":"failed"' in comment["body"]
-        assert "Failed after" in comment["body"]
+        assert "**Failed.**" in comment["body"]

@@ -479,6 +479,92 @@ def test_a_damaged_session_is_named_and_left_alone(workspace: Path) -> None:
     assert "damaged" in endstate(workspace, "sessions", "list").out
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        ("replied", {"blocks": ["x"]}, "cannot be read: one of its blocks is none"),
+        ("replied", {"cost_usd": "abc"}, "cannot be read: its cost is no amount"),
+        ("attempt", {"epoch": "z"}, "cannot be read: its epoch is a string"),
+        ("prompt", {"text": None}, "cannot be read: its text is null"),
+        ("replied", {"step": 9}, "out of place: step 9 does not follow step 0"),
+    ],
+)
+def test_a_row_that_was_changed_is_named_before_anything_is_appended(
+    workspace: Path, kind: str, changes: dict[str, object], words: str
+) -> None:
+    playing = script(workspace, calls(WRITE), {"text": "done"})
+    endstate(workspace, "run", "do it", "--max-steps", "1", *playing)
+    name = session_of(workspace)
+    path = workspace / ".endstate" / "sessions" / f"{name}.db"
+    with closing(sqlite3.connect(path)) as db, db:
+        seq, body = db.execute("SELECT seq, body FROM journal WHERE kind = ? ORDER BY seq", (kind,)).fetchone()
+        db.execute("UPDATE journal SET body = ? WHERE seq = ?", (json.dumps(json.loads(body) | changes), seq))
+        rows = db.execute("SELECT * FROM journal").fetchall()
+
+    for command in (["run", "--resume", *playing], ["run", "--resume", "more", *playing], ["sessions", "show"]):
+        ran = endstate(workspace, *command)
+        assert (ran.code, ran.out) == (4, "")
+        assert f"record {seq} of {len(rows)} " in ran.err
+        assert words in ran.err
+
+    exported = endstate(workspace, "sessions", "export", name)
+    assert (exported.code, len(exported.out.splitlines())) == (0, len(rows))
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT * FROM journal").fetchall() == rows
+
+
+def test_an_outcome_that_nobody_asked_for_is_noted_and_not_counted(workspace: Path) -> None:
+    """A03."""
+    playing = script(workspace, {"text": "no tools"}, {"text": "done"})
+    endstate(workspace, "run", "do it", *playing)
+    stray = {"step": 1, "index": 0, "call_id": "t9", "status": "denied", "content": "denied", "epoch": 1, "at": 0}
+    with closing(sqlite3.connect(workspace / ".endstate" / "sessions" / f"{session_of(workspace)}.db")) as db, db:
+        db.execute("INSERT INTO journal SELECT max(seq) + 1, 'finished', ? FROM journal", (json.dumps(stray),))
+
+    ran = endstate(workspace, "run", "--resume", "next", "--json", *playing)
+
+    assert (ran.code, ran.json["refused-calls"], ran.json["final-message"]) == (0, 0, "done")
+    assert "what came of calls that nobody asked for: call 1 of step 1." in ran.err
+    assert "t9" not in endstate(workspace, "sessions", "show").out
+
+
+def test_a_resume_that_a_damaged_session_stops_names_the_others(workspace: Path) -> None:
+    playing = script(workspace, calls(WRITE), {"text": "done"})
+    for prompt in ("one", "two"):
+        endstate(workspace, "run", prompt, "--max-steps", "1", *playing)
+    newest, other = (s["session-id"] for s in json.loads(endstate(workspace, "sessions", "list", "--json").out))
+    (workspace / ".endstate" / "sessions" / f"{newest}.db").write_bytes(b"x" * 5000)
+
+    refused = endstate(workspace, "run", "--resume", *playing)
+
+    assert (refused.code, refused.out) == (4, "")
+    assert f"--session {newest} --store" in refused.err
+    assert f"Also unfinished here: {other}." in refused.err
+    assert endstate(workspace, "run", "--resume", "--session", other, *playing).code == 0
+
+
+def test_a_run_whose_database_another_program_holds_ends_with_that_and_can_be_resumed(
+    workspace: Path, tmp_path: Path
+) -> None:
+    """B01: what the end of the run cannot record hides nothing of why."""
+    marker = tmp_path / "reached"
+    playing = script(workspace, calls(bash(f"echo x > {marker}; sleep 1")), calls(WRITE), {"text": "done"})
+    process = begin(workspace, "run", "do it", *playing)
+    wait_for(marker)
+    (path,) = (workspace / ".endstate" / "sessions").glob("*.db")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("INSERT INTO journal VALUES (999, 'x', 'y')")
+        # The run has given up on one record by then, and is about to tell of its end.
+        _, err = process.communicate(timeout=19)
+
+    assert process.returncode == 10
+    assert f"another process has held the database {path}" in err.decode()
+    assert "Close the program that has it open" in err.decode()
+    assert not (workspace / "a.txt").exists()
+    assert endstate(workspace, "run", "--resume", *playing).code == 0
+
+
 def test_a_reader_that_is_gone_does_not_lose_the_result(workspace: Path) -> None:
     playing = script(workspace, calls(WRITE), {"text": "done " * 50_000})
     process = begin(workspace, "run", "do it", *playing)

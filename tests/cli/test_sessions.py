@@ -187,8 +187,32 @@ def test_export_says_what_is_lost_and_prints_the_rest(workspace: Path) -> None:
     path.write_bytes(b"x" * 5000)
     nothing = endstate(workspace, "sessions", "export", session)
     assert (nothing.code, nothing.out) == (4, "")
-    assert f"sessions prune {session}" in nothing.err
+    assert f"{path} was left as it is" in nothing.err
+    assert "Keep a copy of it before anything else" in nothing.err
     assert endstate(workspace, "sessions", "prune", session).out.split() == [session]
+
+
+def test_a_session_of_a_newer_release_is_not_called_damaged(workspace: Path) -> None:
+    """Who reads that deletes it."""
+    newer, damaged, whole = run(workspace), run(workspace), run(workspace)
+    sessions = workspace / ".endstate" / "sessions"
+    with closing(sqlite3.connect(sessions / f"{newer}.db")) as db:
+        db.execute("PRAGMA user_version=99")
+    (sessions / f"{damaged}.db").write_bytes(b"x" * 5000)
+
+    told = {s["session-id"]: s for s in json.loads(endstate(workspace, "sessions", "list", "--json").out)}
+    lines = {line.split()[0]: line for line in endstate(workspace, "sessions", "list").out.splitlines()}
+
+    assert {name: one["state"] for name, one in told.items()} == {
+        newer: "newer format",
+        damaged: "damaged",
+        whole: "finished",
+    }
+    assert (told[newer]["attempt"], told[newer]["steps"], told[whole]["steps"]) == (None, None, 2)
+    assert "  newer format  " in lines[newer]
+    assert "state format 99" in lines[newer]
+    assert "attempt" not in lines[newer] + lines[damaged]
+    assert "attempt 1  2 steps" in lines[whole]
 
 
 def test_a_state_directory_in_the_repository_is_not_read_either(git_repo: GitRepo, tmp_path: Path) -> None:

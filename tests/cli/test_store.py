@@ -870,3 +870,43 @@ def test_a_commit_can_be_made_in_a_checkout_with_another_configuration(place: Pl
 
     assert ran.code == 0, ran.err
     assert Repo(place.workspace).git("log", "-1", "--format=%s").strip() == "Add it"
+
+
+def test_a_damaged_session_that_may_be_newer_than_its_checkpoints_is_kept_when_they_are_restored(
+    tmp_path: Path,
+) -> None:
+    """Nothing of what only it tells is lost: not its records, not its snapshots."""
+    place = Place(tmp_path, [calls((WRITE[0], {"path": f"f{n}", "content": "x"}), text="q" * 2500) for n in range(5)])
+    place.replies.append({"text": "done"})
+    place.workspace.mkdir(parents=True)
+    place.run("do it", "--max-steps", "2")
+    place.run("--resume", "--max-steps", "4", store="none")
+    session, sessions = place.session(), place.workspace / ".endstate" / "sessions"
+    path = sessions / f"{session}.db"
+    # Its last page, which is of the attempt that no store knows of.
+    damaged = path.read_bytes()[:-2048] + bytes(2048)
+    path.write_bytes(damaged)
+    exported = endstate(place.workspace, "sessions", "export").out
+
+    refused = place.run("--resume")
+    assert refused.code == 4
+    assert f"`endstate run --resume --session {session} --store" in refused.err
+    assert path.read_bytes() == damaged
+
+    resumed = place.run("--resume", "--session", session)
+    assert resumed.code == 0
+    (aside,) = sessions.glob("*.set-aside-*.db")
+    assert f"It was moved to {aside}; `endstate sessions export {aside.stem}` prints" in resumed.err
+    assert aside.read_bytes() == damaged
+    assert endstate(place.workspace, "sessions", "export", aside.stem).out == exported
+    assert [s["session-id"] for s in json.loads(endstate(place.workspace, "sessions", "list", "--json").out)] == [
+        session
+    ]
+
+    other = place.run("another", "--json", store="none").json["session-id"]
+    objects = place.workspace / ".endstate" / "objects"
+    before = [p for p in objects.rglob("*") if p.is_file()]
+    assert endstate(place.workspace, "sessions", "prune", other).code == 0
+    assert [p for p in before if not p.exists()] == []
+    assert endstate(place.workspace, "sessions", "prune", session).code == 0
+    assert list(sessions.iterdir()) == []

@@ -236,8 +236,8 @@ ROWS: tuple[Mutant, ...] = (
         name="read-root",
         guard="A workspace is the one that the rows name",
         file="src/endstate_action/state/checkpoint/read.py",
-        old="if (fold.root, fold.tree_hash) != (manifest.root, manifest.tree_hash) or fold.effects",
-        new="if fold.effects",
+        old="if (whole.root, whole.tree_hash) != (manifest.root, manifest.tree_hash) or whole.effects",
+        new="if whole.effects",
         tests=(
             "tests/unit/state/checkpoint/test_read.py::test_a_workspace_that_is_not_the_one_of_the_rows_is_refused",
         ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.row import Mutant
 
+_OUTSIDE = "tests/action/test_step.py::test_what_happened_outside_is_not_done_again_where_nothing_can_be_gone_on_with"
+
 ROWS: tuple[Mutant, ...] = (
     Mutant(
         name="comment-is-believed",
@@ -89,8 +91,8 @@ ROWS: tuple[Mutant, ...] = (
         name="last-word-of-a-run",
         guard="A comment does not go on saying that a run works that has failed",
         file="src/endstate_action/action.py",
-        old="                    self.working.end(ending(error.exit_code).conclusion, _as_inputs(str(error)))\n",
-        new="                    pass\n",
+        old='            working.end(ending(error.exit_code).conclusion, _as_inputs(f"{error} {error.hint}".strip()))\n',
+        new="            pass\n",
         tests=(
             "tests/action/test_step_inputs.py::test_a_model_that_nobody_knows_ends_as_failed_and_the_comment_says_so",
         ),
@@ -422,8 +424,8 @@ ROWS: tuple[Mutant, ...] = (
         name="remedy-in-inputs",
         guard="A workflow is told inputs, not options",
         file="src/endstate_action/action.py",
-        old='    return as_inputs(text, frozenset(RUN_INPUTS) - {"resume"})\n',
-        new="    return text\n",
+        old='    told = as_inputs(text, frozenset(RUN_INPUTS) - {"resume"})\n',
+        new="    told = text\n",
         tests=("tests/action/test_step.py::test_a_mismatch_is_told_with_the_inputs_that_settle_it",),
     ),
     Mutant(
@@ -475,5 +477,105 @@ ROWS: tuple[Mutant, ...] = (
         old="        os._exit(3)\n",
         new="        os._exit(70)\n",
         tests=("tests/action/test_supervisor.py::test_a_story_that_breaks_off_ends_as_a_defect",),
+    ),
+    Mutant(
+        name="second-signal",
+        guard="A second signal does not tear what the first one began",
+        file="src/endstate_action/system/signals.py",
+        old="            if not isinstance(self._pending, Interrupted):\n",
+        new="            if True:\n",
+        tests=("tests/action/test_step.py::test_a_second_signal_does_not_tear_what_the_first_one_began",),
+    ),
+    Mutant(
+        name="no-number-beside-checkpoints",
+        guard="Beside checkpoints that cannot be gone on with nothing begins anew unasked",
+        file="src/endstate_action/run.py",
+        old='        if errand and errand.resume != "never" and successor.has_stored():\n',
+        new="        if False:\n",
+        tests=(f"{_OUTSIDE}[denied]",),
+    ),
+    Mutant(
+        name="witness-without-store",
+        guard="Without a store, too, nothing goes on below what the comment says was done outside",
+        file="src/endstate_action/run.py",
+        old='            if error is not None and not is_told and self.settings.on_mismatch != "continue":\n',
+        new="            if False:\n",
+        tests=(f"{_OUTSIDE}[none]",),
+    ),
+    Mutant(
+        name="left-working",
+        guard="A retry that is refused does not leave the comment saying that a run works",
+        file="src/endstate_action/action.py",
+        old="        return left if left.take_over(lambda task: session_id(self.line.text, task)) else None\n",
+        new="        return None\n",
+        tests=(f"{_OUTSIDE}[denied]",),
+    ),
+    Mutant(
+        name="begun-anew",
+        guard="What an attempt spent that left nothing is not called all",
+        file="src/endstate_action/account.py",
+        old='state.begun.bound.get("begun-anew") is True or ',
+        new="",
+        tests=("tests/action/test_step.py::test_what_an_attempt_spent_that_left_nothing_is_not_called_all",),
+    ),
+    Mutant(
+        name="result-kept",
+        guard="Only a result that is stored is called kept",
+        file="src/endstate_action/deliver.py",
+        old="        return shipped is not None and shipped.records >= self.pinned\n",
+        new="        return True\n",
+        tests=("tests/unit/test_deliver.py::test_only_a_result_that_is_stored_is_called_kept[False]",),
+    ),
+    Mutant(
+        name="default-branch-head",
+        guard="The default branch is refused as a head to push to before anything is spent",
+        file="src/endstate_action/action.py",
+        old="        if head.head_ref == self.event.repository.default_branch and not head.is_fork:\n",
+        new="        if False:\n",
+        tests=("tests/action/test_step_inputs.py::test_the_default_branch_is_no_head_to_push_to",),
+    ),
+    Mutant(
+        name="half-characters",
+        guard="What replaces half a character names no file",
+        file="src/endstate_action/messages.py",
+        old='_HALVES.sub("\\N{REPLACEMENT CHARACTER}", text)',
+        new='_HALVES.sub("?", text)',
+        tests=("tests/unit/test_messages.py::test_what_is_scrubbed_names_no_file_that_was_not_meant",),
+    ),
+    Mutant(
+        name="odd-call-lock",
+        guard="What stands in the place of the call lock is refused",
+        file="src/endstate_action/system/sandbox_lock.py",
+        old="            if not stat.S_ISREG(os.fstat(descriptor).st_mode):\n",
+        new="            if False:\n",
+        tests=(
+            "tests/unit/system/test_sandbox.py::test_what_stands_in_the_place_of_the_call_lock_is_refused_at_once[pipe]",
+        ),
+    ),
+    Mutant(
+        name="sandbox-disk-full",
+        guard="A full disk makes no run go on without a sandbox",
+        file="src/endstate_action/system/sandbox_probe.py",
+        old="        if error.errno in (errno.ENOSPC, errno.EDQUOT):\n",
+        new="        if False:\n",
+        tests=("tests/unit/system/test_sandbox_probe.py::test_a_full_disk_is_no_machine_without_a_sandbox",),
+    ),
+    Mutant(
+        name="trouble-told",
+        guard="A store that takes no more checkpoints is told of",
+        file="src/endstate_action/shipper.py",
+        old="        if is_in_trouble and not self._is_in_trouble:\n",
+        new="        if False:\n",
+        tests=(
+            "tests/unit/test_shipper.py::test_a_store_that_takes_no_more_is_told_once_and_again_when_it_happens_anew",
+        ),
+    ),
+    Mutant(
+        name="full-disk-named",
+        guard="A full disk is called that, whatever SQLite calls it",
+        file="src/endstate_action/state/session.py",
+        old="    if code == sqlite3.SQLITE_IOERR and _is_full(path):\n",
+        new="    if False:\n",
+        tests=("tests/unit/state/test_session.py::test_a_disk_that_is_full_before_a_session_is_opened_is_called_that",),
     ),
 )

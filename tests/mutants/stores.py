@@ -357,6 +357,27 @@ ROWS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        name="cache-refused",
+        guard="A cache that refuses to be read is no outage",
+        file="src/endstate_action/state/stores/cache.py",
+        old="                raise StoreUnusable(\n",
+        new="                raise StoreUnreadable(\n",
+        tests=(
+            "tests/unit/state/stores/test_cache_store.py::test_a_cache_that_refuses_to_be_read_is_no_reason_to_try_again",
+        ),
+    ),
+    Mutant(
+        name="cache-limit",
+        guard="A rate limit that is answered as 403 is no refusal",
+        file="src/endstate_action/state/stores/cache_wire.py",
+        old="asks_to_wait=is_limit",
+        new="asks_to_wait=False",
+        tests=(
+            "tests/unit/state/stores/test_cache_store.py::test_a_look_up_without_a_usable_answer_is_not_a_miss",
+            "tests/unit/state/stores/test_cache_store.py::test_a_rate_limit_that_looks_like_a_refusal_is_one_to_wait_for",
+        ),
+    ),
+    Mutant(
         name="cache-exact",
         guard="Only the exact key is got, though the service matches prefixes",
         file="src/endstate_action/state/stores/cache.py",

@@ -10,6 +10,8 @@ from tests.mutants import checkpoints, github, leaving, packaging, step, stores,
 from tests.mutants.row import Mutant as Mutant
 
 _GIT_STATE = "tests/unit/state/snapshot/test_git_state.py"
+_READ = "tests/unit/state/checkpoint/test_read.py"
+_ROWS = "tests/unit/test_rows.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -184,6 +186,46 @@ MUTANTS: tuple[Mutant, ...] = (
         old="            elif encode(known) != encode(record):",
         new="            elif False:",
         tests=("tests/unit/state/test_session.py::test_a_key_is_never_overwritten_with_other_content",),
+    ),
+    Mutant(
+        name="row-types",
+        guard="A field of another type than its record's is damage, found before anything is appended",
+        file="src/endstate_action/state/forms.py",
+        old="            if type(whole[name]) not in types:",
+        new="            if False:",
+        tests=(f"{_ROWS}::test_a_field_of_any_other_value_is_named_or_does_no_harm",),
+    ),
+    Mutant(
+        name="usual-row",
+        guard="Only a row whose fields have the types of one that was looked at goes unlooked at",
+        file="src/endstate_action/state/forms.py",
+        old="tuple(map(type, values)) not in self._known",
+        new="not self._known",
+        tests=(f"{_ROWS}::test_a_field_of_any_other_value_is_named_or_does_no_harm",),
+    ),
+    Mutant(
+        name="row-order",
+        guard="A record that cannot follow those before it is damage, not a fact",
+        file="src/endstate_action/state/fold.py",
+        old="            return self._not_at(place)\n",
+        new="            return None\n",
+        tests=(f"{_ROWS}::test_a_row_that_does_not_follow_is_named_with_what_is_wrong",),
+    ),
+    Mutant(
+        name="stray-outcome",
+        guard="The outcome of a call that nobody asked for counts for nothing",
+        file="src/endstate_action/state/fold.py",
+        old="                if self.pending.pop(place, None) is None:",
+        new="                if self.pending.pop(place, None) is None and False:",
+        tests=(f"{_ROWS}::test_the_outcome_of_a_call_that_nobody_asked_for_is_left_out_and_counts_for_nothing",),
+    ),
+    Mutant(
+        name="checkpoint-order",
+        guard="Rows that do not follow from each other make a checkpoint damaged",
+        file="src/endstate_action/state/checkpoint/read.py",
+        old="        fold(records)\n",
+        new="        pass\n",
+        tests=(f"{_READ}::test_a_row_out_of_place_refuses_the_checkpoint_and_the_one_before_is_used",),
     ),
     Mutant(
         name="wal-on-network",
@@ -751,6 +793,75 @@ MUTANTS: tuple[Mutant, ...] = (
         old="    if state.records < written:",
         new="    if False:",
         tests=("tests/unit/state/test_session.py::test_a_log_that_is_damaged_cut_or_gone_is_never_a_shorter_history",),
+    ),
+    Mutant(
+        name="first-cause",
+        guard="What stopped a session is what its end is told with, not that it was stopped",
+        file="src/endstate_action/state/session.py",
+        old="            raise self._broken\n",
+        new='            raise StateError("The session was given up.")\n',
+        tests=(
+            "tests/unit/state/test_session.py::test_a_full_disk_records_nothing_and_stops_the_session",
+            "tests/unit/state/test_session.py::test_a_database_held_by_another_program_is_waited_for_and_then_named",
+        ),
+    ),
+    Mutant(
+        name="cut-file",
+        guard="Of a session's file that was cut, what is left can be exported",
+        file="src/endstate_action/state/session.py",
+        old="writable_schema={is_salvage:d}",
+        new="writable_schema=0",
+        tests=("tests/unit/state/test_session.py::test_of_a_file_that_was_cut_all_that_is_left_is_saved",),
+    ),
+    Mutant(
+        name="rows-of-zeros",
+        guard="What is missing of a page is not taken for rows",
+        file="src/endstate_action/state/session.py",
+        old="            if row[0] <= seq:\n",
+        new="            if False:\n",
+        tests=("tests/unit/state/test_session.py::test_of_a_file_that_was_cut_all_that_is_left_is_saved",),
+    ),
+    Mutant(
+        name="unread-session",
+        guard="A session that a restore takes the place of and could not read is kept",
+        file="src/endstate_action/state/session.py",
+        old="                    aside = _set_aside(path)\n",
+        new="                    pass\n",
+        tests=("tests/unit/state/test_session.py::test_what_a_restore_cannot_read_is_set_aside_and_not_deleted",),
+    ),
+    Mutant(
+        name="set-aside-order",
+        guard="Of a session that is set aside the database goes first, so that nothing of it counts as left over",
+        file="src/endstate_action/state/session.py",
+        old='for suffix in ("", "-wal", "-shm", "-journal") if os.path.lexists',
+        new='for suffix in ("-wal", "-shm", "-journal", "") if os.path.lexists',
+        tests=("tests/unit/state/test_session.py::test_a_restore_that_is_killed_while_it_sets_aside_loses_nothing",),
+    ),
+    Mutant(
+        name="snapshots-set-aside",
+        guard="As long as a session is set aside, the snapshots that only it may name are kept",
+        file="src/endstate_action/cli/sessions.py",
+        old=" or store.set_aside() or ",
+        new=" or ",
+        tests=(
+            "tests/cli/test_store.py::test_a_damaged_session_that_may_be_newer_than_its_checkpoints_is_kept_when_they_are_restored",
+        ),
+    ),
+    Mutant(
+        name="newer-is-not-damaged",
+        guard="A session of a newer release is not listed as damaged",
+        file="src/endstate_action/state/session.py",
+        old='            return "newer format"\n',
+        new='            return "damaged"\n',
+        tests=("tests/cli/test_sessions.py::test_a_session_of_a_newer_release_is_not_called_damaged",),
+    ),
+    Mutant(
+        name="closed-is-not-damaged",
+        guard="A session that may not be read is not listed as damaged",
+        file="src/endstate_action/state/session.py",
+        old='            return "not readable"\n',
+        new='            return "damaged"\n',
+        tests=("tests/unit/state/test_session.py::test_a_closed_place_is_named_with_its_owner",),
     ),
     Mutant(
         name="leftover-count",

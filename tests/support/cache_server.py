@@ -37,6 +37,7 @@ Kind = Literal[
     "error",
     "conflict",
     "rate-limit",
+    "rate-limit-403",
     "denied",
     "no",
     "garbage",
@@ -227,6 +228,10 @@ class CacheServer:
             case "rate-limit":
                 headers = {} if fault.detail == "none" else {"retry-after": fault.detail or RETRY_AFTER}
                 raise Refused(429, "resource_exhausted", "rate limit exceeded", **headers)
+            case "rate-limit-403":
+                headers = {"retry-after": fault.detail} if fault.detail else {}
+                words = "slow down" if fault.detail else "API rate limit exceeded"
+                raise Refused(403, "permission_denied", words, **headers)
             case "denied":
                 raise Refused(403, "permission_denied", f"cache {fault.operation} denied: not with this token")
             case "no":

@@ -8,11 +8,12 @@ import random
 from dataclasses import replace
 
 from endstate_action.effects import EffectClass
+from endstate_action.messages import Message, ToolCall, Usage
 from endstate_action.state.checkpoint.build import Builder, Row
 from endstate_action.state.checkpoint.manifest import About, Manifest
 from endstate_action.state.checkpoint.read import Expected
 from endstate_action.state.keys import lineage_of
-from endstate_action.state.records import Begun, Note, Observed, Record, Started, encode
+from endstate_action.state.records import Begun, Note, Observed, Record, Replied, Started, encode
 from endstate_action.state.seal import derive_key
 
 REPOSITORY = "github.com/octo/project"
@@ -39,8 +40,21 @@ class Journal:
         text = base64.b85encode(self._random.randbytes(size)).decode()
         self.add(Note(str(len(self.rows)), text, 0))
 
+    def reply(self) -> None:
+        """With one call, which the next start is of."""
+        call = ToolCall("call", "act", {})
+        self.add(
+            Replied(
+                self._steps() + 1, "", "", Message.assistant("", call).blocks, "tool_use", Usage(), None,
+                float(len(self.rows)), 1,
+            )
+        )  # fmt: skip
+
+    def _steps(self) -> int:
+        return sum(kind == "replied" for _, kind, _ in self.rows)
+
     def start(self, effect: EffectClass = EffectClass.KEYED) -> None:
-        self.add(Started(1, 0, "call", effect, 1, float(len(self.rows)), "tag"))
+        self.add(Started(max(self._steps(), 1), 0, "call", effect, 1, float(len(self.rows)), "tag"))
 
     def observe(self, root: str | None = None) -> str:
         root = root or hashlib.sha1(str(len(self.rows)).encode()).hexdigest()

@@ -22,6 +22,7 @@ from endstate_action.errors import Superseded
 from endstate_action.shipper import Departed
 from endstate_action.state.records import Attempt, Ended, Prompt
 from endstate_action.state.session import Session, SessionStore
+from endstate_action.state.uploader import Shipped
 from endstate_action.system import git
 from endstate_action.system.redaction import Secrets
 from endstate_action.system.tree import scan
@@ -193,6 +194,87 @@ def test_a_denied_permission_is_told_with_the_lines_to_paste(scene: Scene) -> No
     assert "contents: write" in scene.attempt().problems[0]
 
 
+_NO_WORKFLOWS = (
+    "refusing to allow a GitHub App to create or update workflow `.github/workflows/ci.yml` without `workflows` "
+    "permission"
+)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("403", ""),
+        ("422", _NO_WORKFLOWS),
+        ("403", _NO_WORKFLOWS),
+        ("422", "Protected branch update failed for refs/heads/change"),
+        ("422", "Repository rule violations found. Cannot create ref due to creations being restricted."),
+        ("422", "Validation Failed"),
+    ],
+)
+def test_a_branch_that_is_refused_is_refused_for_good(scene: Scene, is_own: bool, kind: str, said: str) -> None:
+    """As an upload is: no repeat changes it, and nobody is told that one would."""
+    scene.github.fault("ref.create" if is_own else "ref.update", kind, times=FOREVER, message=said)
+    announced = scene.attempt(**({} if is_own else head(scene)))
+    assert (len(announced.problems), announced.is_final, announced.commit) == (1, True, None)
+    assert said in announced.problems[0]
+    body = scene.github.comments[0]["body"]
+    assert "git apply" in body.partition("Verify it")[0]
+    assert "Re-run" not in body
+    assert announced.patch_file is not None
+    clone = applied(scene.repo, scene.base, announced.patch_file.read_bytes(), scene.folder / "clone")
+    assert clone.git("write-tree") == announced.evidence.trees.git_tree
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("401", ""),
+        ("409", "Conflict"),
+        ("503", ""),
+        ("502", ""),
+        ("primary", ""),
+        ("secondary", ""),
+        ("422", "Reference already exists"),
+        ("422", "Update is not a fast forward"),
+        ("422", "Object does not exist"),
+        ("422", "Reference update failed"),
+    ],
+)
+def test_a_branch_that_a_repeat_may_move_is_not_refused_for_good(
+    scene: Scene, is_own: bool, kind: str, said: str
+) -> None:
+    """The branch is where it was, as far as we can see: GitHub was away, or had not caught up with itself."""
+    scene.github.fault("ref.create" if is_own else "ref.update", kind, times=FOREVER, message=said)
+    place = {} if is_own else head(scene)
+    announced = scene.attempt(**place)
+    assert (len(announced.problems), announced.is_final, announced.commit) == (1, False, None)
+    assert "in the same way" not in scene.github.comments[0]["body"]
+    scene.github.heal()
+    scene.stands(scene.attempt(**place), scene.own if is_own else "change")
+
+
+def test_an_own_branch_that_somebody_took_is_left_to_them_for_good(scene: Scene) -> None:
+    scene.github.git("update-ref", f"refs/heads/{scene.own}", "refs/heads/main")
+    theirs = scene.github.push(scene.own, {"x": "x\n"})
+    announced = scene.attempt()
+    assert (announced.is_final, announced.commit, scene.github.tip(scene.own)) == (True, None, theirs)
+    scene.github.delete_branch(scene.own)
+    scene.stands(scene.attempt())
+
+
+@pytest.mark.parametrize("operation", ["*", "blob.create", "commit.create", "ref.create"])
+def test_a_token_that_has_expired_is_no_refusal_for_good(scene: Scene, operation: str) -> None:
+    """Whoever runs the job again gets another one, which delivers what is there."""
+    scene.github.fault(operation, "401", times=FOREVER)
+    announced = scene.attempt()
+    assert (announced.is_final, announced.commit) == (False, None)
+    assert "a re-run gets a new token and delivers it" in announced.problems[0]
+    scene.github.heal()
+    scene.stands(scene.attempt())
+
+
 def test_what_was_decided_first_is_repeated_to_the_letter(scene: Scene) -> None:
     """Parent, tree, date and words are pinned, so that a repeat is the same commit."""
     scene.github.fault("ref.create", "503", times=FOREVER)
@@ -227,6 +309,23 @@ def test_without_a_stored_start_nothing_is_sent(scene: Scene) -> None:
     assert len(announced.problems) == 2
     assert (scene.github.comments, scene.github.tip(scene.own)) == ([], None)
     scene.stands(scene.attempt(shipper=Shipping()))
+
+
+def stored() -> Shipping:
+    """The newest checkpoint has all that is on record."""
+    shipping = Shipping()
+    shipping.departed = Departed("memory", Shipped("es1/x", 10**6, 1, 0.0))
+    return shipping
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_only_a_result_that_is_stored_is_called_kept(scene: Scene, is_stored: bool) -> None:
+    scene.github.fault("ref.create", "503", times=99)
+    announced = scene.attempt(shipper=stored() if is_stored else Shipping())
+    assert (announced.evidence.conclusion, announced.is_kept) == ("undelivered", is_stored)
+    body = scene.github.comments[0]["body"]
+    assert ("The result is kept and nothing is paid twice" in body) is is_stored
+    assert ("it is on this machine alone" in body) is not is_stored
 
 
 def test_a_superseded_attempt_announces_nothing(scene: Scene) -> None:
@@ -452,7 +551,7 @@ def repaired(scene: Scene, kept: Path) -> None:
 @pytest.mark.parametrize("damage", ["", "objects", "HEAD", "index"])
 def test_what_git_cannot_read_is_undelivered_everywhere_until_it_can(scene: Scene, damage: str) -> None:
     kept = broken(scene, damage)
-    announced = scene.attempt()
+    announced = scene.attempt(shipper=stored())
     (problem,) = announced.problems
     assert "cannot read the checkout" in problem
     assert (announced.is_final, announced.commit, scene.github.tip(scene.own)) == (False, None, None)

@@ -84,7 +84,8 @@ def test_what_has_nothing_to_deliver_is_told_without_a_model(
     state = locate(repo.path, ".endstate")
     state.claim()
     with SessionStore(state.sessions).create(bound, session="1" * 12) as session:
-        session.append(Attempt(1, 1.0, "0", {}, {}, "wal", "anthropic", "m"), Prompt("p", "Do.", 1, 0, 2.0), *records)
+        session.append(Attempt(1, 1.0, "0", {}, {}, "wal", "anthropic", "m"), Prompt("p", "Do.", 1, 0, 2.0))
+        session.append(*records)
     settings = parse_settings({"resume": "true", "store": "none", "working-directory": str(repo.path)}, lambda n: None)
     with pytest.raises(failure, match=words):
         deliver_by_hand(environ(github), settings, None, print, print)

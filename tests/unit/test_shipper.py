@@ -9,11 +9,12 @@ import pytest
 
 from endstate_action.effects import EffectClass
 from endstate_action.errors import InputError, Interrupted, ProviderUnavailable, Superseded
+from endstate_action.messages import Message, ToolCall, Usage
 from endstate_action.shipper import Departed, Shipper, periodic_before
 from endstate_action.state.epoch import TakenOver, fence
 from endstate_action.state.fold import fold
 from endstate_action.state.keys import CheckpointKey, claim_key
-from endstate_action.state.records import Attempt, Begun, Started
+from endstate_action.state.records import Attempt, Begun, Replied, Started
 from endstate_action.state.stores.base import Put, StoreUnreadable
 from endstate_action.state.uploader import Uploader
 from endstate_action.system.signals import TimeIsUp
@@ -69,13 +70,15 @@ def test_the_newest_names_of_earlier_attempts_tell_how_many_periodic_ones_there_
     """Those that had another reason for certain are exempt: first ones, barriers, and starts from attempt 2 on."""
     store = MemoryStore(lists=False)
     attempts = [Attempt(epoch, 1.0, "0.9", {}, {}, "wal", "scripted", "scripted") for epoch in (1, 2, 4, 5)]
+    calls = Message.assistant("", ToolCall("a", "act", {}), ToolCall("a", "act", {})).blocks
+    reply = Replied(1, "m1", "scripted", calls, "tool_use", Usage(), None, 1.0, 1)
     starts = [
         Started(1, index, "a", EffectClass(effect), epoch, 1.0, "tag")
         for epoch, index, effect in ((1, 0, "contained"), (2, 0, "contained"), (2, 1, "opaque"), (4, 1, "reads"))
     ]
     for epoch, sequence in ((1, 30), (2, 9), (3, 70), (5, 90)):
         store.objects[str(CheckpointKey(LINEAGE, epoch, sequence, 0))] = b""
-    state = fold([Begun("abcdef012345", 1.0, {}), *attempts, *starts])
+    state = fold([Begun("abcdef012345", 1.0, {}), *attempts, reply, *starts])
 
     # 30 without the first; 9 without the first, a start and a barrier. 3 was no attempt of this session; 4 stored none.
     assert periodic_before(store, LINEAGE, state, 5)() == 29 + 6
@@ -86,6 +89,21 @@ def test_a_barrier_ships_all_that_is_recorded_and_then_reads_the_fence():
     ship.journal.start()
     assert ship.shipper.barrier() is None
     assert ship.order == ["fence, 2 records shipped"]
+
+
+def test_a_store_that_takes_no_more_is_told_once_and_again_when_it_happens_anew():
+    ship = Ship()
+    ship.shipper.begin()
+    troubles = []
+    for faults in (DENIED, {}, DENIED):
+        ship.store.faults = dict(faults)
+        ship.journal.start()
+        ship.uploader.ship(5)
+        ship.shipper.offer()
+        ship.shipper.offer()
+        troubles.append(sum(told.problem is not None for told in ship.told))
+    assert troubles == [1, 1, 2]
+    assert all(told.shipped for told in ship.told)
 
 
 def test_a_barrier_ships_again_what_was_recorded_since():

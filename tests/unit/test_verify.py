@@ -212,6 +212,33 @@ def test_line_ends_of_a_checkout_are_no_difference(git_repo: GitRepo, tmp_path: 
     assert "x.bat has other content" in names(verdict)
 
 
+@pytest.mark.parametrize("edited", ["x.bat", "a.txt"])
+@pytest.mark.parametrize("is_staged", [True, False])
+def test_line_ends_of_a_patched_checkout_are_no_difference(
+    git_repo: GitRepo, tmp_path: Path, edited: str, is_staged: bool
+):
+    """What was not committed: the clone has nothing but the base, and the work tree of it has other line ends."""
+    repo = git_repo({".gitattributes": "*.bat text eol=crlf\n", "x.bat": "one\ntwo\n", "a.txt": "a\n"})
+    base = repo.git("rev-parse", "HEAD")
+    repo.git("clone", "--quiet", str(repo.path), str(tmp_path / "origin"))
+    repo.write({edited: "one\r\nchanged\r\n" if edited == "x.bat" else "changed\n"})
+    result, patch = published(repo, base, tmp_path / "tmp")
+    (tmp_path / "evidence.json").write_text(evidence_of(result, base).to_json())
+    place = applied(Repo(tmp_path / "origin"), base, patch.data, tmp_path / "patched")
+    assert b"\r\n" in (place.path / "x.bat").read_bytes()
+    if not is_staged:
+        place.git("reset", "--quiet")
+    for told in (str(tmp_path / "evidence.json"), "7"):
+        verdict = verify(
+            told, place.path, os.environ, tmp_path / "tmp", lambda reference: comment(evidence_of(result, base), OWNER)
+        )
+        assert verdict.exit_code == 0, verdict
+        assert "Line ends or filters" in verdict.statements[0].text
+    (place.path / "x.bat").write_bytes(b"other\r\n")
+    verdict = verify(str(tmp_path / "evidence.json"), place.path, os.environ, tmp_path / "tmp")
+    assert (verdict.exit_code, "x.bat has other content" in names(verdict)) == (1, True)
+
+
 def test_what_a_filter_makes_is_compared_as_committed_and_said_to_be(git_repo: GitRepo, tmp_path: Path):
     repo = git_repo({"a": "1"})
     base = repo.commit({".gitattributes": "*.big filter=lfs\n", "x.big": "pointer\n"})

@@ -43,7 +43,8 @@ def _refused(state: State, found: tuple[str, ...]) -> Mismatch:
         f"Session {state.begun.session} was begun under another contract: {'; '.join(found)}. "
         "Nothing was run and nothing was changed.",
         differences=found,
-        hint="`--on-mismatch continue` goes on all the same, `--on-mismatch restart` begins a new session.",
+        hint="Put back what differs, or: "
+        "`--on-mismatch continue` goes on all the same, `--on-mismatch restart` begins a new session.",
     )
 
 

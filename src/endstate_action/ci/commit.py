@@ -52,6 +52,10 @@ _INLINE_TOTAL_BYTES = 1 << 20
 _WORKFLOWS = (".github", "workflows")
 _ID = re.compile(r"[0-9a-f]{40}")
 _SOME_NAME = re.compile(r".+")
+_PASSING = re.compile(
+    r"answered 409|already exists|not a fast.forward|object does not exist|reference update failed", re.IGNORECASE
+)
+"""What GitHub says of a branch that is not where it was, though our look finds it there: it has not caught up yet."""
 _OUR_TRAILERS = re.compile(rf"\s*({SESSION_TRAILER}|{KEY_TRAILER})\s*:", re.IGNORECASE)
 
 Mode = Literal["100644", "100755", "120000"]
@@ -285,11 +289,12 @@ class Commits:
                 raise
             refusal = failed.failure
         now = self._tip(branch)
-        if now == commit:
-            return Applied(commit)
+        there = self._published(plan, commit, now) if now else None
+        if there is not None:
+            return Applied(there)
         if now != tip:
             return Moved(f"{branch} has moved just now ({refusal.reason})", now)
-        raise Failed(refusal)
+        raise Failed(Unavailable(refusal.reason) if _PASSING.search(refusal.reason) else refusal)
 
     def _set(self, branch: str, commit: str, tip: str | None, may_write: MayWrite) -> str:
         if tip is None:

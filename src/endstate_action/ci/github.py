@@ -243,7 +243,7 @@ def _failure(answer: _Answer, said: str, needs: str, *, is_write: bool) -> Failu
         return RateLimited(told, _asked_wait_s(answer.headers))
     match status:
         case 401:
-            return Denied(told, "The token has expired or was revoked. Run again with a fresh one.")
+            return Denied(told, "The token has expired or was revoked. Run again with a fresh one.", has_expired=True)
         case 403:
             name, _, level = needs.partition(": ")
             return Denied(told, f"Give the job this permission:\n\npermissions:\n  {name}: {level}")

@@ -37,6 +37,8 @@ class Denied:
 
     reason: str
     remedy: str
+    has_expired: bool = False
+    """Whether it is the token's time that is over: the next one may have what this one has no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,11 @@ class TooLate:
 
 Failure = Absent | Denied | Rejected | Ambiguous | RateLimited | Unavailable | TooLate
 Outcome = Applied[T] | Failure
+
+
+def is_final(failure: Failure) -> bool:
+    """Whether the same request would be refused in the same way, whoever runs it again without changing anything."""
+    return isinstance(failure, Rejected) or (isinstance(failure, Denied) and not failure.has_expired)
 
 
 class Failed(Exception):

@@ -61,6 +61,10 @@ LOOK_AGAIN = (
     "The result is kept and nothing is paid twice: a re-run looks again, on a fresh checkout, and delivers it without "
     "asking the model if git can read that. If it cannot, ask in a new run for a change that leaves `.git` alone."
 )
+NOT_KEPT = (
+    "No checkpoint of the result could be stored, so it is on this machine alone: take the patch while it is there. A "
+    "re-run goes on from the newest checkpoint that was stored, if there is one, and asks the model again for the rest."
+)
 _REFUSED_FOR_GOOD = "Until that is put right a repeat would be refused in the same way, so nothing more is tried."
 _BY_HAND = "Apply the patch by hand (`git apply`; the step's output `patch-file` names it), or ask"
 _WITHOUT_IT = "in a new run, for a change without what was refused."
@@ -122,6 +126,7 @@ def comment(
     earlier: Sequence[str] = (),
     *,
     is_final: bool = False,
+    is_kept: bool = True,
 ) -> str:
     """The comment with a result.
 
@@ -131,6 +136,7 @@ def comment(
         patch: what was changed and is in no commit that was pushed.
         earlier: from `earlier_of` the comment that this one replaces.
         is_final: of what was not delivered, whether a repeat would be refused in the same way.
+        is_kept: of the same, whether it is stored where a re-run finds it.
     """
     delivered = _delivered(evidence)
     marker = Marker(
@@ -145,12 +151,15 @@ def comment(
         hash=evidence.trees.published_hash,
     )
     first = f"{marker.line()}\n{_first_line(evidence)}"
-    return _assembled([first, *_advice(evidence, is_final=is_final)], evidence, said, patch, earlier)
+    return _assembled([first, *_advice(evidence, is_final=is_final, is_kept=is_kept)], evidence, said, patch, earlier)
 
 
-def summary(evidence: Evidence, said: str = "", patch: Patch | None = None, *, is_final: bool = False) -> str:
+def summary(
+    evidence: Evidence, said: str = "", patch: Patch | None = None, *, is_final: bool = False, is_kept: bool = True
+) -> str:
     """The job summary: the same without a marker; far below the 1 MiB that a step may write."""
-    return _assembled([_first_line(evidence), *_advice(evidence, is_final=is_final)], evidence, said, patch, ())
+    above = [_first_line(evidence), *_advice(evidence, is_final=is_final, is_kept=is_kept)]
+    return _assembled(above, evidence, said, patch, ())
 
 
 def working(now: Working, owner: str, earlier: Sequence[str] = ()) -> str:
@@ -175,7 +184,8 @@ def working(now: Working, owner: str, earlier: Sequence[str] = ()) -> str:
 def ended(now: Working, owner: str, conclusion: str, reason: str, earlier: Sequence[str] = ()) -> str:
     """The comment of a run that was cut short before it had a result."""
     marker = Marker(owner, now.session, now.task, now.effects, conclusion)  # type: ignore[arg-type]  # `State`
-    first = f"**{_DONE[conclusion]} {_count(now.step, 'step')}.** {plain(reason, 400)}"
+    done = f"{_DONE[conclusion]} {_count(now.step, 'step')}" if now.step else _DONE[conclusion].rpartition(" ")[0]
+    first = f"**{done}.** {plain(reason, 800)}"
     parts = [f"{marker.line()}\n{first}", _WHAT_NOW[conclusion], f"{link('Open the run', now.run_url)}."]
     return "\n\n".join([*parts, *_folded_earlier(earlier)]) + "\n"
 
@@ -234,7 +244,9 @@ def _cuts(evidence: Evidence) -> Iterator[str]:
     """How each attempt but the last ended, and that the next one went on."""
     resumed = list(pairwise(evidence.attempts))
     if not resumed:
-        if evidence.attempts and evidence.delivered_by is None:
+        if evidence.spent.at_least:
+            yield "begun anew, as an earlier attempt left no checkpoint"
+        elif evidence.attempts and evidence.delivered_by is None:
             yield "never interrupted"
     elif len(resumed) > 3:
         yield f"cut short and resumed {len(resumed)} times"
@@ -263,10 +275,12 @@ def _assembled(above: list[str], evidence: Evidence, said: str, patch: Patch | N
     return "\n\n".join([*above, *_difference(patch, min(room, _DIFF_UNITS)), *below]) + "\n"
 
 
-def _advice(evidence: Evidence, *, is_final: bool) -> Iterator[str]:
+def _advice(evidence: Evidence, *, is_final: bool, is_kept: bool) -> Iterator[str]:
     file = evidence.uncommitted.patch_file if evidence.uncommitted else None
     if is_final:
         yield f"{_REFUSED_FOR_GOOD} {_BY_HAND if file else 'Ask'}, {_WITHOUT_IT}"
+    elif evidence.conclusion == "undelivered" and not is_kept:
+        yield NOT_KEPT
     elif evidence.conclusion == "undelivered" and is_unread(evidence):
         yield LOOK_AGAIN
     elif now := _WHAT_NOW[evidence.conclusion]:
@@ -373,7 +387,9 @@ def _commands(evidence: Evidence) -> str:
     checkout = f"git fetch origin {commit} && git checkout {commit} && " if commit else ""
     named = evidence.uncommitted.patch_file if evidence.uncommitted else None
     patch = named if named and _PLAIN_NAME.fullmatch(named) else "the.patch"
-    return f"{checkout}git apply --index ../{patch} && git write-tree\nendstate tree-hash"
+    # Of what was staged: on the disk line ends or filters may make it another.
+    hashed = 'endstate tree-hash --commit "$(git write-tree)"'
+    return f"{checkout}git apply --index ../{patch} && git write-tree\n{hashed}"
 
 
 def _calls(evidence: Evidence) -> Iterator[str]:

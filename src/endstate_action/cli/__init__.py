@@ -534,6 +534,10 @@ class _Lines:
         if event.shipped and event.is_first:
             _say(f"checkpoints: {event.store}, the first one is stored ({_size(event.shipped.size)}): "
                  "this run survives the loss of this machine")  # fmt: skip
+        elif event.shipped and event.problem:
+            age = max(0, int(time.time() - event.shipped.at))
+            _say(f"checkpoints: {event.store}, the newest one stored is {age} s old, newer ones are not, since "
+                 f"{printable(event.problem.reason)}")  # fmt: skip
         elif event.problem and not event.is_expected:
             _say(f"checkpoints: none leaves this machine, since {printable(event.problem.reason)}"
                  + (f". {printable(event.problem.remedy)}" if event.problem.remedy else ""))  # fmt: skip
@@ -577,7 +581,9 @@ def _state_dir(given: str) -> str:
 @click.option("--state-dir", default=".endstate", show_default=True, metavar="DIR",
               help="Left out, like .git, at the root only.")  # fmt: skip
 @click.option(
-    "--commit", metavar="REV", help="Hash the blobs of a commit instead of the work tree of the clone at PATH."
+    "--commit",
+    metavar="REV",
+    help="Hash the blobs of a commit or a git tree instead of the work tree of the clone at PATH.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one object, with what was left out.")
 def tree_hash(path: str, state_dir: str, commit: str | None, as_json: bool) -> None:

@@ -49,10 +49,12 @@ def list_(working_directory: str, state_dir: str, as_json: bool) -> None:
     if not found:
         _say(f"No sessions in {Path(working_directory) / state_dir}.")
     for s in found:
+        begins = f"{s['session-id']}  {s['state']:<12}  {s['changed']}"
+        if s["problem"]:
+            _put(f"{begins}  {printable(s['problem'])}")
+            continue
         cost = "cost unknown" if s["cost-usd"] is None else f"${float(s['cost-usd']):.2f}"
-        shown = printable(s["problem"]) or _cut(s["prompt"], 70)
-        _put(f"{s['session-id']}  {s['state']:<10}  {s['changed']}  attempt {s['attempt']}  "
-             f"{_count(s['steps'], 'step')}  {cost}  {shown}")  # fmt: skip
+        _put(f"{begins}  attempt {s['attempt']}  {_count(s['steps'], 'step')}  {cost}  {_cut(s['prompt'], 70)}")
 
 
 def _listed(session: Listed) -> dict[str, Any]:
@@ -63,10 +65,10 @@ def _listed(session: Listed) -> dict[str, Any]:
     prompt = " ".join(state.prompts[-1].text.split()) if state and state.prompts else ""
     return {
         "session-id": session.id,
-        "state": "damaged" if state is None else "finished" if session.is_finished else "unfinished",
+        "state": session.condition if state is None else "finished" if session.is_finished else "unfinished",
         "changed": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(session.changed_at)) + " UTC",
-        "attempt": state.epoch if state else 0,
-        "steps": state.steps if state else 0,
+        "attempt": state.epoch if state else None,
+        "steps": state.steps if state else None,
         "cost-usd": None if cost is None else str(cost),
         "prompt": prompt[:200],
         "problem": session.problem,
@@ -167,7 +169,7 @@ def export(session: str | None, working_directory: str, state_dir: str) -> None:
     for seq, kind, body in store.rows(_chosen(store, session)):
         try:
             content = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             content = {"unreadable": body}
         _put(json.dumps({"seq": seq, "kind": kind, "body": content}, ensure_ascii=True))
 
@@ -211,7 +213,8 @@ def _sweep(state: StateDirectory, store: SessionStore, workspace: Path) -> None:
 
     place, left = state.path / "objects", store.all()
     # Nor does a session name yet what a killed restore was on its way to, and what it kept.
-    if not place.is_dir() or state.restore_log.exists() or any(s.state is None for s in left):
+    is_under_way = state.restore_log.exists()
+    if not place.is_dir() or is_under_way or store.set_aside() or any(s.state is None for s in left):
         return
     try:
         roots = {root for s in left for root in named_in(store.rows(s.id))}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from endstate_action.messages import ToolCall, tool_calls
+from endstate_action.state.keys import MAX_EFFECTS, MAX_EPOCH
 from endstate_action.state.records import (
     Asked,
     Attempt,
@@ -83,28 +84,125 @@ class State:
     delivered: list[Delivered] = field(default_factory=list)
     pending: dict[tuple[int, int], Requested] = field(default_factory=dict)
     """Calls without an outcome, in the order they were asked for."""
+    strays: list[Finished] = field(default_factory=list)
+    """Outcomes of calls that nobody asked for: they count for nothing, and whoever goes on says so."""
+    _newest_epoch: int = MAX_EPOCH
+    """The highest number that a record can have; any, before the first attempt is on record."""
     _dated: Any = None
     _by_key: dict[tuple[Any, ...], Record] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
-        self.records += 1
+        """With one record more. Raises: ValueError: it cannot be the next, with the reason; nothing was changed."""
         match record:
             # The three kinds that make up a session come first: a long one is folded whenever it is opened.
             case Started():
+                if (wrong := self._start_disorder(record)) is not None:
+                    raise ValueError(wrong)
                 self._dated = record
                 self.started.setdefault((record.step, record.index), []).append(record)
             case Finished():
+                if (wrong := self._outcome_disorder(record)) is not None:
+                    raise ValueError(wrong)
                 self._dated = record
                 place = (record.step, record.index)
-                self.finished[place] = record
-                self.pending.pop(place, None)
+                if self.pending.pop(place, None) is None:
+                    self.strays.append(record)
+                else:
+                    self.finished[place] = record
             case Replied():
+                if (wrong := self._reply_disorder(record)) is not None:
+                    raise ValueError(wrong)
                 self._dated = record
                 self._request(record)
             case _:
+                if (wrong := self._rare_disorder(record)) is not None:
+                    raise ValueError(wrong)
                 self._dated = record if hasattr(record, "at") else self._dated
                 self._by_key[(record.kind, *record.key())] = record
                 self._add_rare(record)
+        self.records += 1
+
+    def disorder(self, record: Record) -> str | None:
+        """Why `record` cannot follow what is recorded, in a few words; None where it can.
+
+        The outcome of a call that nobody asked for can: it is left out of all that counts. A reply that asks for a call
+        at its place later is another matter, since a call that ran has its start on record, which could not be there.
+        """
+        match record:
+            case Started():
+                return self._start_disorder(record)
+            case Finished():
+                return self._outcome_disorder(record)
+            case Replied():
+                return self._reply_disorder(record)
+            case _:
+                return self._rare_disorder(record)
+
+    def _start_disorder(self, record: Started) -> str | None:
+        place = (record.step, record.index)
+        asked = self.pending.get(place)
+        if asked is None or asked.call.id != record.call_id:
+            return self._not_at(place)
+        if not 0 < record.epoch <= self._newest_epoch:
+            return f"attempt {record.epoch} has not begun"
+        starts = self.started.get(place)
+        return "it was started before, in the same attempt" if starts and starts[-1].epoch >= record.epoch else None
+
+    def _outcome_disorder(self, record: Finished) -> str | None:
+        place = (record.step, record.index)
+        asked = self.pending.get(place)
+        if asked is not None and asked.call.id == record.call_id:
+            return None
+        return self._not_at(place) if place in self.requested else None
+
+    def _not_at(self, place: tuple[int, int]) -> str:
+        """Why a record of a call is not of the one at its place."""
+        if place in self.finished:
+            return "the call has an outcome"
+        return "the call at this place has another id" if place in self.requested else "no such call was asked for"
+
+    def _reply_disorder(self, record: Replied) -> str | None:
+        if record.step != len(self.replies) + 1:
+            return f"step {record.step} does not follow step {len(self.replies)}"
+        if not 0 <= record.epoch <= self._newest_epoch:
+            return f"attempt {record.epoch} has not begun"
+        return None
+
+    def _rare_disorder(self, record: Record) -> str | None:
+        steps, key = len(self.replies), (record.kind, *record.key())
+        if key in self._by_key:
+            return "there is one like it already"
+        match record:
+            case Attempt() if not self.epoch < record.epoch <= MAX_EPOCH:
+                return f"attempt {record.epoch} does not follow attempt {self.epoch}"
+            case Attempt() if not 0 <= record.at < _END_OF_TIME or not 0 <= record.effects_before <= MAX_EFFECTS:
+                return "no attempt began then, or after so much"
+            case Prompt() if not max(self.task, 1) <= record.task <= self.task + 1:
+                return f"task {record.task} does not follow task {self.task}"
+            case Prompt() | Note() if not 0 <= record.after_step <= steps:
+                return f"it is told after step {record.after_step}, of {steps}"
+            case Compacted() if not self._compacted_until < record.through_step <= steps:
+                return f"it is of {record.through_step} steps, of {steps}"
+            case StartEnded() | RolledBack() if (record.step, record.index) not in self.started:
+                return "no such call was started"
+            case Settled() if self._id_at(record.step, record.index) != record.call_id:
+                return "no such call was asked for"
+            case Ended() | ToDeliver() | Delivering() | Delivered() if not 0 <= record.task <= self.task:
+                return f"there is no task {record.task}"
+            case StartEnded() | Settled() | RolledBack() | Ended() | Delivering() | Delivered() if (
+                not 0 < record.epoch <= self._newest_epoch
+            ):
+                return f"attempt {record.epoch} has not begun"
+            case _:
+                return None
+
+    def _id_at(self, step: int, index: int) -> str | None:
+        asked = self.requested.get((step, index))
+        return asked.call.id if asked else None
+
+    @property
+    def _compacted_until(self) -> int:
+        return self.compacted.through_step if self.compacted else 0
 
     def find(self, record: Record) -> Record | None:
         """What is recorded under the key of `record`."""
@@ -134,6 +232,7 @@ class State:
         match record:
             case Attempt():
                 self.attempts.append(record)
+                self._newest_epoch = record.epoch
             case Frozen():
                 self.frozen = record
             case Prompt():
@@ -241,7 +340,7 @@ class State:
 
 @all_kept()
 def fold(records: Iterable[Record]) -> State:
-    """The state that a whole journal stands for. Raises: ValueError: it does not begin as a session does."""
+    """The state that a whole journal stands for. Raises: ValueError: it is none, or a record of it is out of place."""
     state: State | None = None
     for record in records:
         if state is None:

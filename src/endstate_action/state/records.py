@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from endstate_action.effects import EffectClass
 from endstate_action.messages import Block, Message, Usage, scrub_json
+from endstate_action.state.forms import Form
 
 FORMAT = 1
 """Version of the rows below and of the database schema; every release reads all earlier ones."""
@@ -23,6 +24,14 @@ FORMAT = 1
 Key: TypeAlias = tuple[Any, ...]
 Asked: TypeAlias = tuple[str, str]
 """Id and text of a prompt."""
+# What these hold is looked at by their names (`state.forms`).
+Bound: TypeAlias = Mapping[str, Any]
+Contract: TypeAlias = Mapping[str, str]
+Process: TypeAlias = Mapping[str, Any]
+PlannedCommit: TypeAlias = Mapping[str, Any]
+Dollars: TypeAlias = str
+Words: TypeAlias = str
+Action: TypeAlias = str
 Status = Literal["ok", "error", "denied", "refused", "not_run"]
 Conclusion = Literal["success", "stopped", "interrupted", "mismatch", "failed", "superseded"]
 
@@ -34,7 +43,7 @@ class Begun:
     kind: ClassVar[str] = "begun"
     session: str
     at: float
-    bound: Mapping[str, Any]
+    bound: Bound
     format: int = FORMAT
 
     def key(self) -> Key:
@@ -53,7 +62,7 @@ class Frozen:
     model: str
     system: str
     tools: tuple[Mapping[str, Any], ...]
-    contracts: tuple[Mapping[str, str], ...]
+    contracts: tuple[Contract, ...]
     config: Mapping[str, Any]
     max_output_tokens: int
 
@@ -69,7 +78,7 @@ class Attempt:
     epoch: int
     at: float
     version: str
-    process: Mapping[str, Any]
+    process: Process
     limits: Mapping[str, Any]
     journal_mode: str
     provider: str
@@ -94,7 +103,7 @@ class Prompt:
 
     kind: ClassVar[str] = "prompt"
     id: str
-    text: str
+    text: Words
     task: int
     after_step: int
     at: float
@@ -127,7 +136,7 @@ class Replied:
     blocks: tuple[Block, ...]
     stop_reason: str
     usage: Usage
-    cost_usd: str | None
+    cost_usd: Dollars | None
     at: float
     epoch: int
     cut: bool = False
@@ -148,7 +157,7 @@ class Spent:
     kind: ClassVar[str] = "spent"
     step: int
     usage: Usage
-    cost_usd: str | None
+    cost_usd: Dollars | None
     reason: str
     at: float
 
@@ -203,7 +212,7 @@ class Settled:
     index: int
     call_id: str
     epoch: int
-    action: str
+    action: Action
     reason: str
     effect: EffectClass | None
     at: float
@@ -236,7 +245,7 @@ class Compacted:
 
     kind: ClassVar[str] = "compacted"
     through_step: int
-    summary: str
+    summary: Words
 
     def key(self) -> Key:
         return (self.through_step,)
@@ -299,7 +308,7 @@ class ToDeliver:
     kind: ClassVar[str] = "to_deliver"
     task: int
     conclusion: str
-    commit: Mapping[str, Any] | None
+    commit: PlannedCommit | None
     """Parent, tree, message, author, time, key and branch of a commit that is to be made."""
     comment: bool
     at: float
@@ -368,8 +377,8 @@ _CLASSES: dict[str, type[Any]] = {
     )
 }  # fmt: skip
 
-_EFFECTS = {effect.value: effect for effect in EffectClass}
-_JSON = json.JSONDecoder()
+_FORMS = {kind: Form(cls, is_frequent=cls in (Replied, Started, Finished)) for kind, cls in _CLASSES.items()}
+_scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 """`json.loads` looks for white space around each value, which no row of ours has."""
 
 
@@ -391,34 +400,19 @@ def decode(kind: str, text: str) -> Record:
     """Read a row back.
 
     Raises:
-        ValueError, TypeError, KeyError: the row is not one of ours; the caller names its number.
+        ValueError: the row is not one of ours, with the reason; the caller names its number.
     """
-    body, end = _JSON.raw_decode(text)
-    if end != len(text):
-        raise ValueError("more than one value")
-    cls = _CLASSES[kind]
-    match kind:
-        case "replied":
-            body["blocks"] = tuple(body["blocks"])
-            body["usage"] = Usage(*body["usage"])
-            if body.get("denied") is not None:
-                body["denied"] = {int(i): reason for i, reason in body["denied"].items()}
-        case "spent":
-            body["usage"] = Usage(*body["usage"])
-        case "started":
-            body["effect"] = _EFFECTS[body["effect"]]
-        case "settled" if body["effect"] is not None:
-            body["effect"] = _EFFECTS[body["effect"]]
-        case "frozen":
-            body["tools"], body["contracts"] = tuple(body["tools"]), tuple(body["contracts"])
-        case "rolled_back":
-            body["reasons"] = tuple(body["reasons"])
-        case "attempt":
-            body["accepted"] = tuple(body["accepted"])
-            body["asked"] = tuple(body["asked"]) if body.get("asked") else None
-        case _:
-            pass
-    record: Record = cls(**body)
+    form = _FORMS.get(kind)
+    if form is None:
+        raise ValueError("its kind is none that is known")
+    try:
+        body, end = _scan(text, 0)
+        is_more = end != len(text)
+    except (ValueError, TypeError, StopIteration, RecursionError):
+        raise ValueError("it is no JSON") from None
+    if is_more:
+        raise ValueError("it is no JSON")
+    record: Record = form.read(body)
     return record
 
 

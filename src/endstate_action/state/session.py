@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 import shutil
 import sqlite3
 import tempfile
@@ -17,12 +18,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeAlias
+from typing import Any, Literal, NoReturn, Self, TypeAlias
 
 from endstate_action.errors import (
     DiskFull,
+    EndstateError,
     InputError,
     Locked,
     NewerFormat,
@@ -44,7 +47,6 @@ from endstate_action.state.records import (
     Record,
     Replied,
     Settled,
-    Started,
     all_kept,
     decode,
     encode,
@@ -66,6 +68,8 @@ Row: TypeAlias = tuple[int, str, str]
 SUFFIX = ".db"
 _LEAST_ROW_BYTES = 32
 _ID = re.compile(r"[0-9a-f]{1,64}")
+_SET_ASIDE = re.compile(r"[0-9a-f]{1,64}\.set-aside-[0-9]+")
+"""What a restore took the place of and could not read: by this name it can be exported, and no listing has it."""
 
 # The guard is part of the statement: what another program took away in between is noticed all the same.
 _INSERT = "INSERT INTO journal SELECT ?1, ?2, ?3 WHERE (SELECT max(seq) FROM journal) IS ?1 - 1"
@@ -89,7 +93,7 @@ class Session:
         self._state = state
         self._file = _identity(path)
         self._version: int | None = None
-        self._broken: str | None = None
+        self._broken: EndstateError | None = None
         self._count = _Count(path)
         self._count.set(state.records)
 
@@ -126,6 +130,7 @@ class Session:
             DiskFull, StateReadOnly, StateReplaced, Locked, StateError: nothing of `records` was
                 recorded; the session accepts no further records, so that nothing can run on a lost one.
         """
+        self.check()
         fresh: list[Record] = []
         for record in map(self._as_record, records):
             known = self._state.find(record)
@@ -145,13 +150,15 @@ class Session:
             self._count.set(self._state.records)
 
     def check(self) -> None:
-        """Confirm that the database file is still the one that was opened.
+        """Confirm that the database file is still the one that was opened, and that every record was written.
 
         Raises:
             StateReplaced: it was deleted or replaced; what is appended now would be lost with it.
+            DiskFull, StateReadOnly, StateReplaced, Locked, StateError: why a record was not written, as said then.
         """
-        if self._broken:
-            raise StateError(f"Session {self.id} was given up: {self._broken} No further call was run.")
+        if self._broken is not None:
+            # Whoever tells of the end of a run that this ended must not tell of another cause.
+            raise self._broken
         if _identity(self.path) != self._file:
             raise StateReplaced(
                 f"The session's file {self.path} was deleted or replaced while the run was going on. "
@@ -160,7 +167,6 @@ class Session:
             )
 
     def _commit(self, rows: list[tuple[str, str]]) -> None:
-        self.check()
         numbered = [(self._state.records + i, kind, body) for i, (kind, body) in enumerate(rows, start=1)]
         try:
             self._refuse_foreign_changes()
@@ -175,10 +181,14 @@ class Session:
             if self._db.in_transaction:
                 self._db.execute("COMMIT")
         except sqlite3.Error as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            self._broken = f"record {numbered[0][0]} could not be written ({error})."
-            _translate(error, self.path, f"Record {numbered[0][0]} of session {self.id} was not written")
+            with suppress(sqlite3.Error):
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+            try:
+                _translate(error, self.path, f"Record {numbered[0][0]} of session {self.id} was not written")
+            except EndstateError as told:
+                self._broken = told
+                raise
 
     def _refuse_foreign_changes(self) -> None:
         """Count the rows where another program has committed since; a look at a number where none has."""
@@ -204,19 +214,13 @@ class Session:
         state = self._state
         match record:
             case Prompt() | Replied() if state.pending:
-                wrong = f"{len(state.pending)} calls are still unanswered"
-            case Replied() if record.step != state.steps + 1:
-                wrong = f"step {record.step} does not follow step {state.steps}"
-            case Started() | Settled() if (record.step, record.index) not in state.pending:
+                wrong: str | None = f"{len(state.pending)} calls are still unanswered"
+            case Settled() | Finished() if (record.step, record.index) not in state.pending:
                 wrong = "there is no such unanswered call"
-            case Finished() if (record.step, record.index) not in state.requested:
-                wrong = "no such call was asked for"
-            case Finished() if state.requested[record.step, record.index].call.id != record.call_id:
-                wrong = "the call at this place has another id"
-            case Finished() if (record.step, record.index) in state.finished:
-                wrong = "the call has an outcome"
             case _:
-                return
+                wrong = state.disorder(record)
+        if wrong is None:
+            return
         raise RecordConflict(
             f"Record {record.kind} {record.key()} of session {self.id} was refused: {wrong}. Nothing was written.",
             hint="This is a defect. Please report it with the output of `endstate sessions export`.",
@@ -262,6 +266,10 @@ def _counted(path: Path) -> int:
         return 0
 
 
+Condition: TypeAlias = Literal["readable", "damaged", "newer format", "not readable"]
+"""Whether a session can be read, or would be by another release, or by another user, or not at all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A session as `SessionStore.all` sees it; `problem` says why it cannot be read, if it cannot."""
@@ -270,6 +278,7 @@ class Listed:
     state: State | None
     changed_at: float
     problem: str = ""
+    condition: Condition = "readable"
 
     @property
     def is_finished(self) -> bool:
@@ -317,7 +326,7 @@ class SessionStore:
             _translate_os(error, path, "The session was not begun")
         return self.open(name)
 
-    def adopt(self, session: str, rows: Sequence[Row]) -> None:
+    def adopt(self, session: str, rows: Sequence[Row]) -> Path | None:
         """Make `rows`, from another machine, the whole journal of the session; what was here under its name goes.
 
         The new file is whole before the old one is touched. Killed in between, no session is here, or the new one
@@ -326,13 +335,19 @@ class SessionStore:
         Args:
             rows: of a checkpoint of this session; `open_checkpoint` has checked each of them.
 
+        Returns:
+            Where the file of before is now, if it could not be read: it may know of more than `rows` does.
+
         Raises:
             DiskFull, StateReadOnly, StateError: it could not be written.
+            Locked: another program holds the file of before.
         """
-        path = self._path(session)
+        path, aside = self._path(session), None
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             with self._made(rows) as made:
+                if not self._is_known(session):
+                    aside = _set_aside(path)
                 # A WAL beside another database would be read as that one's.
                 _delete(path)
                 sync_directory(self.directory)
@@ -342,6 +357,17 @@ class SessionStore:
             _translate(error, path, f"Session {session} was not restored")
         except OSError as error:
             _translate_os(error, path, f"Session {session} was not restored")
+        return aside
+
+    def _is_known(self, session: str) -> bool:
+        """Whether nothing is here under this name, or all of it could be read."""
+        try:
+            self.read(session)
+        except UnknownSession:
+            return True
+        except (StateError, NewerFormat):
+            return False
+        return True
 
     @contextmanager
     def _made(self, rows: Sequence[Row]) -> Iterator[Path]:
@@ -409,7 +435,7 @@ class SessionStore:
             SessionDamaged: after the last row that could be read, if some could not; the text says which.
         """
         path = self._existing(session)
-        with self._reading(path, f"Session {session} was not exported") as db:
+        with self._reading(path, f"Session {session} was not exported", is_salvage=True) as db:
             # Text that is none must not hide the row that it stands in.
             db.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
             if not _answers(db):
@@ -426,18 +452,22 @@ class SessionStore:
         When a record was written is what it says itself: a copy, or a look, makes nothing newer.
         """
         found = []
-        for path in self._files():
+        for path in self._files(_ID):
             try:
                 state = self.read(_name(path))
             except (StateError, NewerFormat) as error:
-                found.append(Listed(_name(path), None, _changed_at(path), str(error)))
+                found.append(Listed(_name(path), None, _changed_at(path), str(error), _condition(error)))
             else:
                 found.append(Listed(_name(path), state, state.changed_at))
         return sorted(found, key=lambda s: (s.changed_at, s.id), reverse=True)
 
     def names(self) -> list[str]:
         """Ids of the sessions here, readable or not."""
-        return sorted(map(_name, self._files()))
+        return sorted(map(_name, self._files(_ID)))
+
+    def set_aside(self) -> list[str]:
+        """Names of what restores took the place of and could not read. `rows`, `find` and `remove` know them too."""
+        return sorted(map(_name, self._files(_SET_ASIDE)))
 
     def find(self, prefix: str) -> str:
         """The one session whose id begins with `prefix`.
@@ -447,6 +477,8 @@ class SessionStore:
             InputError: several do.
         """
         names = self.names()
+        if prefix in self.set_aside():
+            return prefix
         matching = [n for n in names if n.startswith(prefix)]
         if prefix in matching:
             return prefix
@@ -463,15 +495,18 @@ class SessionStore:
         return matching[0]
 
     def remove(self, session: str) -> None:
-        """Delete a session's files."""
+        """Delete a session's files, and those of it that were set aside."""
         path = self._existing(session)
         try:
+            for name in self.set_aside():
+                if name.startswith(f"{session}."):
+                    _delete(self._path(name))
             _delete(path)
         except OSError as error:
             _translate_os(error, path, f"Session {session} was not removed completely")
 
     def _path(self, session: str) -> Path:
-        if not _ID.fullmatch(session):
+        if not _ID.fullmatch(session) and not _SET_ASIDE.fullmatch(session):
             raise UnknownSession(f"{session!r} is no session id; nothing was run.", hint="An id has 12 hex digits.")
         return self.directory / (session + SUFFIX)
 
@@ -487,8 +522,7 @@ class SessionStore:
             what = "something else stands in its place" if os.path.lexists(path) else "it is gone"
             raise SessionDamaged(
                 f"The file of session {session} is not there: {what}. It was not opened, and nothing was run.",
-                hint=f"Put {path} back if you moved it. With the store that its checkpoints went to, `endstate run "
-                f"--resume --session {session} --store …` goes on from there; `endstate run` begins a new session.",
+                hint=f"Put {path} back if you moved it. {_from_store(path)}",
             )
         if not is_file:
             raise UnknownSession(
@@ -497,8 +531,8 @@ class SessionStore:
             )
         return path
 
-    def _files(self) -> list[Path]:
-        """What can be a session by its name; anything else that lies here is none of ours."""
+    def _files(self, kind: re.Pattern[str]) -> list[Path]:
+        """What can be a session by its name, or was one; anything else that lies here is none of ours."""
         try:
             with os.scandir(self.directory) as entries:
                 found = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
@@ -508,7 +542,7 @@ class SessionStore:
             raise closed(self.directory) from error
         # One of which only the count is left has been lost, and not removed.
         names = {name.removesuffix(COUNT) for name in found if name.removesuffix(COUNT).endswith(SUFFIX)}
-        return [self.directory / name for name in names if _ID.fullmatch(name.removesuffix(SUFFIX))]
+        return [self.directory / name for name in names if kind.fullmatch(name.removesuffix(SUFFIX))]
 
     def _set_journal_mode(self, db: sqlite3.Connection) -> str:
         kind = filesystem_type(self.directory) if self._filesystem is None else self._filesystem
@@ -518,18 +552,22 @@ class SessionStore:
         return str(got)
 
     @contextmanager
-    def _reading(self, path: Path, what: str) -> Iterator[sqlite3.Connection]:
+    def _reading(self, path: Path, what: str, *, is_salvage: bool = False) -> Iterator[sqlite3.Connection]:
         """A connection that writes nothing. `what` begins the message where there is none."""
+        # Of a file that is shorter than its first page says SQLite reads nothing, unless it is so set.
+        lenient = f"PRAGMA writable_schema={is_salvage:d}"
         # Not by opening it: closing it again would let go of the locks that SQLite holds in this process.
         if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
             raise closed(path)
         try:
             with closing(_connect_readonly(path)) as db:
+                db.execute(lenient)
                 if _answers(db):
                     yield db
                     return
             # A WAL database in a directory that cannot be written is read from a private copy.
             with tempfile.TemporaryDirectory() as scratch, closing(_connect(_copied(path, Path(scratch)))) as db:
+                db.execute(lenient)
                 yield db
         except sqlite3.Error as error:
             _translate(error, path, what)
@@ -546,6 +584,20 @@ def _delete(path: Path) -> None:
     """
     for suffix in (COUNT, "", "-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _set_aside(path: Path) -> Path | None:
+    """Move a database and what belongs to it to where no listing looks; None where nothing of it is there.
+
+    Itself first, and its count is left for `_delete`: as long as that is there, nobody clears away what belongs to it.
+    Killed in between, it is to be called again: no name is taken twice, so the rest joins what went before.
+    """
+    there = [suffix for suffix in ("", "-wal", "-shm", "-journal") if os.path.lexists(f"{path}{suffix}")]
+    names = (path.with_name(f"{_name(path)}.set-aside-{number}{SUFFIX}") for number in count())
+    aside = next(name for name in names if not any(os.path.lexists(f"{name}{suffix}") for suffix in there))
+    for suffix in there:
+        os.rename(f"{path}{suffix}", f"{aside}{suffix}")
+    return aside if there else None
 
 
 def _answers(db: sqlite3.Connection) -> bool:
@@ -569,9 +621,12 @@ def _salvaged(db: sqlite3.Connection, at_most: int) -> Iterator[tuple[int, Any, 
     seq = 0
     with suppress(sqlite3.DatabaseError):
         for row in db.execute("SELECT seq, kind, body FROM journal ORDER BY seq"):
+            if row[0] <= seq:
+                break  # what is missing of a page counts as zeros, and so do its rows
             seq = row[0]
             yield row
-        return
+        else:
+            return
     for number in range(seq + 1, (_last_or_none(db) or at_most) + 1):
         with suppress(sqlite3.DatabaseError):
             yield from db.execute("SELECT seq, kind, body FROM journal WHERE seq = ?", (number,))
@@ -587,6 +642,16 @@ def _last_or_none(db: sqlite3.Connection) -> int | None:
 def _most_rows(path: Path) -> int:
     """More rows than the files at `path` can hold."""
     return sum(p.stat().st_size for p in (path, path.with_name(path.name + "-wal")) if p.exists()) // _LEAST_ROW_BYTES
+
+
+def _condition(error: StateError | NewerFormat) -> Condition:
+    match error:
+        case NewerFormat():
+            return "newer format"
+        case SessionDamaged():
+            return "damaged"
+        case _:
+            return "not readable"
 
 
 def _as_text(value: object) -> str:
@@ -616,7 +681,7 @@ class _Lost:
             raise SessionDamaged(
                 f"Session {_name(self.path)} is damaged: of its records, {', '.join(self.gaps)} could not be read. "
                 "All others were printed.",
-                hint=f"The file {self.path} was left as it is; `endstate run` begins a new session.",
+                hint=f"The file {self.path} was left as it is. {_from_store(self.path)}",
             )
 
     def _until(self, seq: int) -> None:
@@ -627,13 +692,23 @@ class _Lost:
 
 def _unreadable(path: Path) -> NoReturn:
     raise SessionDamaged(
-        f"Nothing of session {_name(path)} can be read, so nothing of it can be saved. {path} was left as it is.",
-        hint=f"`endstate sessions prune {_name(path)}` deletes it; `endstate run` begins a new session.",
+        f"Nothing of session {_name(path)} can be read. {path} was left as it is.",
+        hint=f"Keep a copy of it before anything else: SQLite's own `sqlite3 {shlex.quote(str(path))} .recover` may "
+        f"find more in it. {_from_store(path)}",
     )
 
 
 def _name(path: Path) -> str:
     return path.name.removesuffix(SUFFIX)
+
+
+def _from_store(path: Path) -> str:
+    """How to do without the file at `path`; what was set aside had another name before."""
+    session, _, _ = _name(path).partition(".")
+    return (
+        f"With the store that its checkpoints went to, `endstate run --resume --session {session} --store …` goes on "
+        "from there; `endstate run` begins a new session."
+    )
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -659,15 +734,18 @@ def _load(db: sqlite3.Connection, path: Path) -> State:
             _damaged(path, f"record {expected} of {_last(db)} is missing")
         try:
             record = decode(kind, body)
-        except (ValueError, TypeError, KeyError) as error:
-            _damaged(path, f"record {seq} of {_last(db)} cannot be read ({type(error).__name__})")
+        except ValueError as error:
+            _damaged(path, f"record {seq} of {_last(db)} cannot be read: {error}")
         if state is None and isinstance(record, Begun):
             if record.session != _name(path):
                 _damaged(path, f"it is a copy of session {str(record.session)[:64]!r} under another name")
             state = State(record)
         elif state is None or isinstance(record, Begun):
             _damaged(path, f"record {seq} of {_last(db)} is out of place")
-        state.add(record)
+        try:
+            state.add(record)
+        except ValueError as error:
+            _damaged(path, f"record {seq} of {_last(db)} is out of place: {error}")
     if state is None:
         _damaged(path, "it has no records")
     if state.records < written:
@@ -683,8 +761,8 @@ def _last(db: sqlite3.Connection) -> int:
 def _damaged(path: Path, what: str) -> NoReturn:
     raise SessionDamaged(
         f"Session {_name(path)} is damaged: {what}. It was not opened, and nothing was run.",
-        hint=f"The file {path} was left as it is. `endstate sessions export {_name(path)}` saves what can be read; "
-        "`endstate run` begins a new session.",
+        hint=f"The file {path} was left as it is. `endstate sessions export {_name(path)}` saves what can be read. "
+        f"{_from_store(path)}",
     )
 
 
@@ -749,6 +827,8 @@ def _translate(error: sqlite3.Error, path: Path, what: str) -> NoReturn:
     """SQLite's words, as what did not happen and what to do."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     still = "Everything recorded before is still there; no call was run on a lost record."
+    if code == sqlite3.SQLITE_IOERR and _is_full(path):
+        code = sqlite3.SQLITE_FULL  # a file beside the database had no room
     match code:
         case sqlite3.SQLITE_FULL:
             raise DiskFull(
@@ -773,13 +853,20 @@ def _translate(error: sqlite3.Error, path: Path, what: str) -> NoReturn:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR:
             raise SessionDamaged(
                 f"{what}: {path} is damaged ({error}). The file was left as it is.",
-                hint=f"`endstate sessions export {_name(path)}` saves what can be read, if anything can; "
-                "`endstate run` begins a new session.",
+                hint=f"`endstate sessions export {_name(path)}` saves what can be read, if anything can. "
+                f"{_from_store(path)}",
             ) from error
         case _:
             raise StateError(
                 f"{what}: {error} ({path}). {still}", hint="Check the disk, then `endstate run --resume`."
             ) from error
+
+
+def _is_full(path: Path) -> bool:
+    try:
+        return os.statvfs(path.parent).f_bavail == 0
+    except OSError:
+        return False
 
 
 def _translate_os(error: OSError, path: Path, what: str) -> NoReturn:

@@ -150,6 +150,11 @@ class Repository:
         """The id of the commit's tree."""
         return self._git.line("rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}")
 
+    def tree_id(self, name: str) -> str | None:
+        """The whole id of a tree that is here, named by itself or by a commit; None where there is no such tree."""
+        found = self._git.ask("rev-parse", "-q", "--verify", "--end-of-options", f"{name}^{{tree}}")
+        return text(found).strip() if found else None
+
     def full_id(self, commit: str) -> str | None:
         """The whole id of a commit that is here; None where there is no such commit."""
         found = self._git.ask("rev-parse", "-q", "--verify", "--end-of-options", f"{commit}^{{commit}}")

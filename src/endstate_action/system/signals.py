@@ -51,8 +51,8 @@ class Interrupts:
     def caught(self, deadline_s: float | None = None) -> Iterator[None]:
         """Catch SIGINT, SIGTERM and SIGHUP, and the end of `deadline_s` seconds, while the block runs.
 
-        SIGINT and SIGHUP stay ignored where they were. Only the main thread of a process can do all
-        that; elsewhere the block runs as it is.
+        SIGINT and SIGHUP stay ignored where they were, and after one that was caught all of them do. Only the main
+        thread of a process can do all that; elsewhere the block runs as it is.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -65,8 +65,10 @@ class Interrupts:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            # Once interrupted we are on our way out, and what is left to do there is not to be torn by a second signal.
+            if not isinstance(self._pending, Interrupted):
+                for number, handler in before.items():
+                    signal.signal(number, handler)
 
     @contextmanager
     def allowed(self) -> Iterator[None]:

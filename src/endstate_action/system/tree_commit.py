@@ -1,4 +1,4 @@
-"""The tree hash of a commit, from its blobs: what `scan` says of a clean checkout that converts nothing.
+"""The tree hash of a commit or a git tree, from its blobs: what `scan` says of a clean checkout that converts nothing.
 
 Where line ends or filters differ between a blob and the file made of it, a checkout's hash depends on
 who checks out; the hash of the blobs does not. A submodule is an empty directory, as in a fresh clone.
@@ -32,10 +32,11 @@ def scan_commit(
 
     Args:
         root: where the repository's `.git` is.
+        revision: names a commit, or a tree, such as one that was just written and is in no commit.
         env, tmp: as for `git.discover`.
 
     Raises:
-        InputError: there is no repository or no such commit, or not all of it is here.
+        InputError: there is no repository or no such tree, or not all of it is here.
     """
     repository = discover(root, env, tmp)
     if repository is None:
@@ -44,14 +45,14 @@ def scan_commit(
             hint="Name the top directory of a clone.",
         )
     try:
-        commit = repository.full_id(revision)
-        if commit is None:
+        tree = repository.tree_id(revision)
+        if tree is None:
             raise InputError(
-                f"Nothing was hashed: {short(revision)} is no commit of this repository.",
+                f"Nothing was hashed: {short(revision)} is no commit and no tree of this repository.",
                 hint="Fetch it first (`git fetch origin COMMIT`).",
             )
         with aside(repository, env, None) as seen:
-            return scan_tree(seen, repository.tree_of(commit), exclude)
+            return scan_tree(seen, tree, exclude)
     except (GitError, OSError) as error:
         raise InputError(
             f"The commit was not hashed, and nothing was changed: {short(str(error))}",

@@ -155,8 +155,8 @@ def test_a_lone_surrogate_does_not_get_in():
     start = {"type": "tool_use", "id": "t", "name": "read", "input": {}}
     with MessagesApi([events_of(({"type": "text", "text": ""}, halves), (start, given))]) as api:
         blocks = talk(api).ask().blocks
-    assert blocks[0]["text"] == "a?b"
-    assert blocks[1]["input"] == {"k?": "v?"}
+    assert blocks[0]["text"] == "a\ufffdb"
+    assert blocks[1]["input"] == {"k\ufffd": "v\ufffd"}
 
 
 def test_an_empty_reply_is_a_reply():
@@ -518,8 +518,8 @@ def test_an_empty_system_prompt_and_no_tools_are_left_out():
 
 def test_a_lone_surrogate_in_an_old_record_is_healed_on_the_way_out():
     body = _sent(Message.user("a\ud83d"), system="s\ud83d")
-    assert body["messages"][0]["content"][0]["text"] == "a?"
-    assert body["system"][0]["text"] == "s?"
+    assert body["messages"][0]["content"][0]["text"] == "a\ufffd"
+    assert body["system"][0]["text"] == "s\ufffd"
 
 
 # Where it is asked.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,8 +48,15 @@ def prompt(said: str = "do it", after: int = 0) -> Prompt:
 def state(*records: Record) -> State:
     folded = State(Begun("s", 1.0, {}))
     for record in records:
-        folded.add(record)
+        add(folded, record)
     return folded
+
+
+def add(folded: State, record: Record) -> None:
+    """With the id of the call that an outcome is of."""
+    if isinstance(record, Finished):
+        record = replace(record, call_id=folded.pending[record.step, record.index].call.id)
+    folded.add(record)
 
 
 def shape(messages: Sequence[Message]) -> list[tuple[str, list[str]]]:
@@ -193,7 +201,7 @@ def test_a_cut_is_the_smallest_that_fits_and_needs_no_model() -> None:
     folded = state(prompt())
     for step in range(1, 11):
         folded.add(reply(step, call(f"t{step}", path=f"file-{step}")))
-        folded.add(done(step, 0, "x" * 10_000))
+        add(folded, done(step, 0, "x" * 10_000))
 
     cut = compaction(folded, 60_000, 0)
 
@@ -277,7 +285,7 @@ def journals(draw: st.DrawFn) -> State:
         stop = draw(st.sampled_from(["tool_use", "end_turn", "max_tokens", "pause_turn", "refusal", "what"]))
         folded.add(reply(step, *blocks, stop=stop))
         for index in range(len(ids)):
-            folded.add(done(step, index, draw(texts)))
+            add(folded, done(step, index, draw(texts)))
         if draw(st.booleans()):
             folded.add(prompt(draw(st.sampled_from(["more", "again"])), step))
         if draw(st.integers(0, 5)) == 0:

@@ -171,4 +171,4 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
 def test_half_a_surrogate_pair_does_not_get_in(tmp_path):
     file = tmp_path / "script.json"
     file.write_text('{"replies": [{"text": "a\\ud83d"}]}')
-    assert load_script(file).replies[0].text == "a?"
+    assert load_script(file).replies[0].text == "a\ufffd"

@@ -525,6 +525,23 @@ def test_an_own_branch_that_is_made_between_look_and_push_is_not_pushed_over(rep
     assert server.tip(OWN.branch) == plan.parent
 
 
+@pytest.mark.parametrize("target", [OWN, HEAD])
+def test_a_commit_of_ours_that_another_attempt_publishes_just_now_is_found(repo, server, commits, target):
+    plan, changes = a_change(repo)
+    commit = prepared(commits, plan, changes)
+    made: list[str] = []
+
+    def publish() -> None:
+        if target is OWN:
+            server.git("update-ref", f"refs/heads/{OWN.branch}", plan.parent)
+        made.append(server.push(target.branch, {"src/a.py": "changed\n"}, plan.full_message))
+
+    server.fault("ref.create" if target is OWN else "ref.update", "meanwhile", act=publish)
+
+    assert commits.publish(plan, commit, target, always) == Applied(made[0])
+    assert server.tip(target.branch) == made[0] != commit
+
+
 def test_a_session_that_goes_on_moves_its_own_branch_forward(repo, server, commits):
     plan, changes = a_change(repo)
     first = prepared(commits, plan, changes)

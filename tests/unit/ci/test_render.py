@@ -165,9 +165,10 @@ def test_the_marker_carries_what_others_need():
 
 def test_how_to_verify_is_two_commands_and_what_they_print():
     uncommitted = comment(interrupted_result(), OWNER)
-    assert f"git checkout {BASE} && git apply --index ../endstate.patch && git write-tree\nendstate tree-hash\n" in (
-        uncommitted
-    )
+    assert (
+        f"git checkout {BASE} && git apply --index ../endstate.patch && git write-tree\n"
+        'endstate tree-hash --commit "$(git write-tree)"\n'
+    ) in uncommitted
     assert f"Git tree `{TREE}`, tree hash `{HASH}`." in uncommitted
     pushed = [{"id": COMMIT, "subject": "Fix it", "branch": "b"}]
     committed = comment(interrupted_result(commits=pushed, uncommitted=None), OWNER)

@@ -16,6 +16,7 @@ import pytest
 from endstate_action.effects import EffectClass
 from endstate_action.errors import (
     DiskFull,
+    EndstateError,
     InputError,
     Locked,
     NewerFormat,
@@ -27,6 +28,7 @@ from endstate_action.errors import (
     UnknownSession,
 )
 from endstate_action.messages import Message, ToolCall, Usage
+from endstate_action.state.directory import StateDirectory
 from endstate_action.state.records import (
     FORMAT,
     Attempt,
@@ -43,6 +45,7 @@ from endstate_action.state.records import (
 )
 from endstate_action.state.session import Session, SessionStore, migrate
 from tests.support.trees import as_ordinary_user
+from tests.support.workspaces import a_place_for_anybody
 
 
 @pytest.fixture
@@ -177,7 +180,7 @@ def test_half_a_character_does_not_lose_a_record(store: SessionStore, session: S
     session.append(an_attempt(), a_reply(1, "read"))
     session.append(finished(1, 0, "\ud83d"))
 
-    assert store.read(session.id).finished[1, 0].content == "?"
+    assert store.read(session.id).finished[1, 0].content == "\ufffd"
 
 
 def test_wal_with_full_sync_is_used_on_a_local_disk(store: SessionStore, session: Session) -> None:
@@ -243,6 +246,7 @@ def test_a_newer_format_is_refused_with_both_versions(store: SessionStore, sessi
             attempt(session.id)
         assert caught.value.exit_code == 13
         assert str(FORMAT) in str(caught.value)
+    assert [listed.condition for listed in store.all()] == ["newer format"]
 
 
 def test_a_file_that_is_no_session_is_refused(store: SessionStore, session: Session) -> None:
@@ -335,9 +339,9 @@ def test_a_page_of_zeros_is_damage_and_not_a_traceback(store: SessionStore, sess
         store.open(session.id)
 
 
-def a_long_session(tmp_path: Path) -> tuple[SessionStore, str, list[tuple[int, str, str]]]:
+def a_long_session(tmp_path: Path, filesystem: str = "nfs") -> tuple[SessionStore, str, list[tuple[int, str, str]]]:
     """Closed, in one file of many pages; with all its rows."""
-    store = SessionStore(tmp_path / "long", filesystem="nfs")
+    store = SessionStore(tmp_path / "long", filesystem=filesystem)
     with store.create() as session:
         session.append(*(Note(str(number), "x" * 100, 0) for number in range(400)))
     return store, session.id, _all_rows(store)
@@ -380,9 +384,35 @@ def test_a_file_of_which_nothing_can_be_read_says_so_and_what_to_do(tmp_path: Pa
 
     assert found == []
     assert error is not None
-    assert "nothing of it can be saved" in str(error)
-    assert f"`endstate sessions prune {session}`" in error.hint
-    assert "export" not in error.hint
+    assert f"{file_of(store)} was left as it is" in str(error)
+    assert error.hint.startswith("Keep a copy of it before anything else")
+    assert f"--session {session} --store" in error.hint
+    assert not {"export", "prune"} & set(error.hint.split())
+
+
+@pytest.mark.parametrize("cut", [2_048, 3_000, 20_000])
+@pytest.mark.parametrize("filesystem", ["nfs", "ext4"])
+def test_of_a_file_that_was_cut_all_that_is_left_is_saved(tmp_path: Path, cut: int, filesystem: str) -> None:
+    """Its first page tells of more pages than there are, for which SQLite refuses all of it."""
+    with a_place_for_anybody() as place:
+        store, session, whole = a_long_session(place.root, filesystem)
+        file_of(store).chmod(0o644)
+        os.truncate(file_of(store), file_of(store).stat().st_size - cut)
+        before = file_of(store).read_bytes()
+        # In WAL mode it is then read from a copy.
+        store.directory.chmod(0o555)
+
+        with as_ordinary_user():
+            with pytest.raises(SessionDamaged):
+                store.read(session)
+            found, error = saved(store, session)
+
+        assert file_of(store).read_bytes() == before
+    assert error is not None
+    assert [row[0] for row in found] == sorted({row[0] for row in found})
+    # Of the page that the cut goes through, one row may be there in part.
+    assert len(set(found) - set(whole)) <= (cut % 2048 > 0)
+    assert len(whole) - len(found) < 20 * (1 + cut // 2048)
 
 
 def test_a_row_that_is_missing_or_no_text_hides_no_other(tmp_path: Path) -> None:
@@ -495,7 +525,7 @@ def test_records_removed_under_the_run_are_noticed_by_the_next(
         assert caught.value.exit_code == 4
         assert session.state.epoch == 4
         assert [row[0] for row in _all_rows(store)] == before
-        with pytest.raises(StateError, match="given up"):
+        with pytest.raises(StateReplaced, match="another process has written"):
             session.append(an_attempt(7))
 
 
@@ -539,9 +569,43 @@ def test_a_full_disk_records_nothing_and_stops_the_session(store: SessionStore, 
 
     assert caught.value.exit_code == 4
     assert not session.state.prompts
-    with pytest.raises(StateError, match="given up"):
-        session.append(an_attempt(2))
+    session._db.execute("PRAGMA max_page_count=1000")
+    assert told_again(session) == told(caught.value)
     assert store.read(session.id).records == 2
+
+
+ON_A_FULL_DISK = """
+import sys
+from pathlib import Path
+from endstate_action.errors import DiskFull
+from endstate_action.state.session import SessionStore
+root = Path(sys.argv[1])
+store = SessionStore(root / "sessions")
+with store.create({"workspace": "plain"}) as session:
+    pass
+with open(root / "filler", "wb", buffering=0) as filler:
+    try:
+        while filler.write(bytes(4096)):
+            pass
+    except OSError:
+        pass
+try:
+    with store.open(session.id):
+        print("opened")
+except DiskFull as error:
+    print(error)
+"""
+
+
+def test_a_disk_that_is_full_before_a_session_is_opened_is_called_that(tmp_path: Path) -> None:
+    """SQLite calls it an I/O error where a file beside the database finds no room."""
+    command = f'mount -t tmpfs -o size=1m none {tmp_path} || exit 77; exec "{sys.executable}" -c "$1" {tmp_path}'
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", command, "sh", ON_A_FULL_DISK], capture_output=True, text=True, check=False
+    )
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    assert "was not opened: disk full" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_database_that_turns_read_only_stops_the_session(store: SessionStore, session: Session) -> None:
@@ -549,10 +613,12 @@ def test_a_database_that_turns_read_only_stops_the_session(store: SessionStore, 
     session.append(an_attempt())
     session._db.execute("PRAGMA query_only=ON")
 
-    with pytest.raises(StateReadOnly):
+    with pytest.raises(StateReadOnly) as caught:
         session.append(an_attempt(2))
 
     assert session.state.epoch == 1
+    session._db.execute("PRAGMA query_only=OFF")
+    assert told_again(session) == told(caught.value)
 
 
 def test_a_database_held_by_another_program_is_waited_for_and_then_named(store: SessionStore, session: Session) -> None:
@@ -561,8 +627,21 @@ def test_a_database_held_by_another_program_is_waited_for_and_then_named(store: 
     with closing(sqlite3.connect(file_of(store), isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
 
-        with pytest.raises(Locked, match="another process has held the database"):
+        with pytest.raises(Locked, match="another process has held the database") as caught:
             session.append(an_attempt())
+    assert told_again(session) == told(caught.value)
+    assert store.read(session.id).records == 1
+
+
+def told(error: EndstateError) -> tuple[int, str, str]:
+    return error.exit_code, str(error), error.hint
+
+
+def told_again(session: Session) -> tuple[int, str, str]:
+    """What a later record is refused with, though nothing stands in its way any more: what stopped the session."""
+    with pytest.raises(EndstateError) as caught:
+        session.append(Ended(1, 1, "failed", "x", 1.0))
+    return told(caught.value)
 
 
 def test_a_read_only_directory_can_still_be_read(store: SessionStore, session: Session) -> None:
@@ -598,6 +677,7 @@ def test_a_closed_place_is_named_with_its_owner(tmp_path: Path, monkeypatch: pyt
         if closed.endswith("db"):
             [listed] = store.all()
             assert "it belongs to user" in listed.problem
+            assert listed.condition == "not readable"
 
     (tmp_path / closed).chmod(0o755)
 
@@ -636,7 +716,9 @@ def test_a_killed_creation_leaves_no_session(tmp_path: Path) -> None:
 
 def test_starts_that_a_signal_ended_are_not_counted(session: Session) -> None:
     session.append(an_attempt(), a_reply(1, "bash"))
-    for epoch in (1, 2, 3):
+    session.append(started(1, 0, 1))
+    for epoch in (2, 3):
+        session.append(an_attempt(epoch))
         session.append(started(1, 0, epoch))
     session.append(StartEnded(1, 0, 2, "SIGTERM"))
 
@@ -644,10 +726,12 @@ def test_starts_that_a_signal_ended_are_not_counted(session: Session) -> None:
 
 
 def test_a_task_is_finished_by_success_alone(session: Session) -> None:
-    session.append(an_attempt(), Prompt("p", "x", 1, 0, 1.0), Ended(1, 1, "stopped", "max-steps", 1.0))
+    session.append(an_attempt(), Prompt("p", "x", 1, 0, 1.0))
+    session.append(Ended(1, 1, "stopped", "max-steps", 1.0))
     assert not session.state.is_finished
 
-    session.append(an_attempt(2), Ended(2, 1, "success", "", 2.0))
+    session.append(an_attempt(2))
+    session.append(Ended(2, 1, "success", "", 2.0))
     assert bool(session.state.is_finished)
 
     session.append(Prompt("q", "more", 2, 0, 3.0))
@@ -728,6 +812,75 @@ def test_what_a_killed_removal_left_says_nothing_of_a_new_session(store: Session
     (store.directory / "aaaaaaaaaaaa.db-rows").write_bytes(b"%020d\n" % 40)
     with store.create(session="aaaaaaaaaaaa") as session:
         assert session.state.records == 1
+
+
+def a_damaged_session(directory: Path) -> SessionStore:
+    """Of eight records, with a log that was not taken over yet and belongs to it."""
+    there = SessionStore(directory / "there", filesystem="ext4")
+    with there.create(session="aaaaaaaaaaaa") as session:
+        for epoch in range(1, 8):
+            session.append(an_attempt(epoch))
+        change(there, "UPDATE journal SET body = '{}' WHERE seq = 7")
+        return _as_a_kill_leaves_it(there, lambda log: None)
+
+
+def test_what_a_restore_cannot_read_is_set_aside_and_not_deleted(tmp_path: Path) -> None:
+    """It may be newer than what takes its place."""
+    store = a_damaged_session(tmp_path)
+    rows = list(store.rows("aaaaaaaaaaaa"))
+    assert len(rows) == 8
+
+    asides = [store.adopt("aaaaaaaaaaaa", rows[:3]), store.adopt("aaaaaaaaaaaa", rows[:4])]
+
+    aside = store.directory / "aaaaaaaaaaaa.set-aside-0.db"
+    assert asides == [aside, None]
+    assert store.read("aaaaaaaaaaaa").records == 4
+    assert (store.names(), [s.id for s in store.all()]) == (["aaaaaaaaaaaa"], ["aaaaaaaaaaaa"])
+    assert store.set_aside() == [aside.stem]
+    assert list(store.rows(store.find(aside.stem))) == rows
+    with pytest.raises(SessionDamaged) as caught:
+        store.read(aside.stem)
+    assert "--session aaaaaaaaaaaa --store" in caught.value.hint
+
+    (store.directory / "aaaaaaaaaaaa.db").write_bytes(b"x" * 5000)
+    assert store.adopt("aaaaaaaaaaaa", rows[:3]) == store.directory / "aaaaaaaaaaaa.set-aside-1.db"
+    assert list(store.rows(aside.stem)) == rows
+
+    store.create(session="aaaaaaaaaaaab").close()
+    store.remove("aaaaaaaaaaaa")
+    assert sorted(path.name for path in store.directory.iterdir()) == ["aaaaaaaaaaaab.db", "aaaaaaaaaaaab.db-rows"]
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_restore_that_is_killed_while_it_sets_aside_loses_nothing(tmp_path: Path, renames: int) -> None:
+    store = a_damaged_session(tmp_path)
+    rows = list(store.rows("aaaaaaaaaaaa"))
+    state = StateDirectory(tmp_path / ".endstate")
+    state.claim()
+    store.directory.rename(state.sessions.with_name("was"))
+    state.sessions.rmdir()
+    state.sessions.with_name("was").rename(state.sessions)
+    code = (
+        "import os, sys; from pathlib import Path; from endstate_action import SessionStore\n"
+        "left, rename = [int(sys.argv[2])], os.rename\n"
+        "def counted(*a):\n"
+        "    if not left[0]: os.kill(os.getpid(), 9)\n"
+        "    left[0] -= 1; rename(*a)\n"
+        "os.rename = counted\n"
+        "store = SessionStore(Path(sys.argv[1]))\n"
+        "store.adopt('aaaaaaaaaaaa', store.journal('aaaaaaaaaaaa')[:3])"
+    )
+    argv = [sys.executable, "-c", code, str(state.sessions), str(renames)]
+    assert subprocess.run(argv, check=False).returncode == -9
+
+    # As the next start does.
+    state.clear()
+    again = SessionStore(state.sessions)
+    again.adopt("aaaaaaaaaaaa", rows[:3])
+
+    assert again.set_aside() == ["aaaaaaaaaaaa.set-aside-0"]
+    assert list(again.rows("aaaaaaaaaaaa.set-aside-0")) == rows
+    assert again.read("aaaaaaaaaaaa").records == 3
 
 
 @pytest.mark.parametrize("there", ["nothing", "a link", "a directory", "a fifo"])

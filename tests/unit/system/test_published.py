@@ -84,6 +84,24 @@ def test_a_submodule_is_an_empty_directory_as_in_a_fresh_clone(git_repo: GitRepo
     assert hash_of(repo) == scan(tmp_path / "clone").tree_hash
 
 
+@pytest.mark.parametrize("form", ["HEAD", "HEAD^{tree}", "main~0", "{tree}", "{short}"])
+def test_a_tree_may_be_named_by_a_commit_or_by_itself(git_repo: GitRepo, form: str):
+    repo = git_repo({"a": "1", "d/e": "2"})
+    tree = repo.git("rev-parse", "HEAD^{tree}")
+    assert hash_of(repo, form.replace("{tree}", tree, form == "{tree}").replace("{short}", tree[:10])) == hash_of(repo)
+
+
+def test_what_is_staged_has_the_hash_of_its_commit_to_be(git_repo: GitRepo):
+    """However the work tree writes it: here it has other line ends."""
+    repo = git_repo({".gitattributes": "*.bat text eol=crlf\n", "x.bat": "old\n"})
+    repo.write({"x.bat": "new\r\n"})
+    repo.git("add", "--all")
+    staged = hash_of(repo, repo.git("write-tree"))
+    assert staged != scan(repo.path).tree_hash
+    repo.commit()
+    assert staged == hash_of(repo)
+
+
 @pytest.mark.parametrize("revision", ["nothing", "--all", "-h", "HEAD:README.md", "", "a" * 40])
 def test_what_is_no_commit_is_refused(git_repo: GitRepo, revision: str):
     with pytest.raises(InputError, match="is no commit"):

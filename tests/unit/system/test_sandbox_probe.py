@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -343,6 +344,35 @@ def test_elsewhere_than_on_linux_there_is_no_sandbox(tmp_path):
     found = probe(tmp_path, tmp_path / "s", {}, network=False, tmp=tmp_path)
     assert isinstance(found, NoSandbox)
     assert "needs Linux" in found.reason
+
+
+ON_A_FULL_DISK = """
+import os, sys
+from pathlib import Path
+from endstate_action.errors import DiskFull
+from endstate_action.system.sandbox_probe import probe
+work = Path(sys.argv[1])
+(work / ".endstate").mkdir()
+for number in range(1000):
+    try:
+        (work / str(number)).touch()
+    except OSError:
+        break
+try:
+    print(probe(work, work / ".endstate", dict(os.environ), network=False, tmp=work))
+except DiskFull as error:
+    print("disk full:", error, error.hint)
+"""
+
+
+def test_a_full_disk_is_no_machine_without_a_sandbox(tmp_path):
+    command = f'mount -t tmpfs -o nr_inodes=20 none {tmp_path} || exit 77; exec "{sys.executable}" -c "$1" {tmp_path}'
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", command, "sh", ON_A_FULL_DISK], capture_output=True, text=True, check=False
+    )
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    assert "disk full: The sandbox could not be tried, since the disk is full" in done.stdout, done.stderr
 
 
 def test_what_a_dead_attempt_left_running_does_not_hide_the_sandbox(one: Place):

@@ -29,6 +29,8 @@ _GROWING = {
 }
 _MUST_BE_TEXT = {"text": ("text",), "thinking": ("thinking",), "tool_use": ("id", "name")}
 _COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_MOST_TOKENS = 2**53
+"""No more are counted: a record with more would not be read back."""
 
 
 class BrokenReply(Exception):
@@ -197,7 +199,7 @@ class Assembly:
         # Counts are cumulative, and one that is absent or null keeps its earlier value.
         if isinstance(usage, dict):
             seen = {name: usage.get(name) for name in _COUNTS}
-            self._tokens |= {n: v for n, v in seen.items() if type(v) is int and v >= 0}
+            self._tokens |= {n: v for n, v in seen.items() if type(v) is int and 0 <= v <= _MOST_TOKENS}
 
     def reply(self) -> Reply:
         """The complete reply.

@@ -122,6 +122,14 @@ class Gap:
     started: int
     otherwise: UseStored | UseLocal | AlreadyDone | NoneFound
 
+    @property
+    def accepted(self) -> str:
+        """What is said where a run goes on all the same."""
+        return (
+            f"{self.started} effects outside the workspace were started and {self.known} are known; the run goes on "
+            "without knowing what came of the others."
+        )
+
 
 Choice = UseStored | UseLocal | AlreadyDone | NoneFound | NotOurs | NoneOpens | Damaged | NotAllTried | Newer | Gap
 

@@ -15,6 +15,7 @@ from typing import Literal
 from endstate_action.state import seal
 from endstate_action.state.checkpoint.build import Fold, Row
 from endstate_action.state.checkpoint.manifest import Manifest, NewerManifest, Part, parse
+from endstate_action.state.fold import fold
 from endstate_action.state.keys import CheckpointKey
 from endstate_action.state.records import Begun, Record, all_kept, decode
 from endstate_action.state.seal import Key, open_sealed
@@ -172,13 +173,13 @@ def _unpacked(packed: bytes, size: int) -> bytes:
 
 @all_kept()
 def _rows(text: bytes, manifest: Manifest) -> tuple[tuple[Row, ...], tuple[Record, ...]]:
-    """All rows, in order and each of them readable, and what they say; the fold of them is what the manifest says."""
+    """All rows, each readable and in its place, and what they say; the fold of them is what the manifest says."""
     try:
         rows = tuple(_row(line) for line in text.decode().split("\n")[:-1])
         records = tuple(decode(kind, body) for _, kind, body in rows)
-        fold = Fold().over((seq, record) for (seq, _, _), record in zip(rows, records, strict=True))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _Refused("damaged", f"a row of it cannot be read ({type(error).__name__})") from None
+        whole = Fold().over((seq, record) for (seq, _, _), record in zip(rows, records, strict=True))
+    except ValueError as error:
+        raise _Refused("damaged", f"a row of it cannot be read: {error}") from None
     if [seq for seq, _, _ in rows] != list(range(1, manifest.records + 1)):
         raise _Refused("damaged", "rows of it are missing")
     begun = records[0]
@@ -186,7 +187,11 @@ def _rows(text: bytes, manifest: Manifest) -> tuple[tuple[Row, ...], tuple[Recor
         raise _Refused("damaged", "its rows do not begin as a session does")
     if begun.session != manifest.about.session:
         raise _Refused("not_ours", "its rows are those of another session")
-    if (fold.root, fold.tree_hash) != (manifest.root, manifest.tree_hash) or fold.effects > manifest.effects:
+    try:
+        fold(records)
+    except ValueError as error:
+        raise _Refused("damaged", f"a row of it is out of place: {error}") from None
+    if (whole.root, whole.tree_hash) != (manifest.root, manifest.tree_hash) or whole.effects > manifest.effects:
         raise _Refused("damaged", "its workspace is not the one that its rows name")
     return rows, records
 

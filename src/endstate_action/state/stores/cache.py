@@ -22,6 +22,7 @@ from endstate_action.state.stores.base import (
     RateLimited,
     Stored,
     StoreUnreadable,
+    StoreUnusable,
     Unavailable,
 )
 from endstate_action.state.stores.bounded import Deadline
@@ -167,9 +168,15 @@ class CacheStore:
         try:
             return ask()
         except Refused as refused:
-            if refused.status == 429:
+            if refused.asks_to_wait:
                 raise _unreadable(f"it asks to wait for {refused.retry_after_s:.0f} s") from None
-            raise _unreadable(str(refused), _MODE_REMEDY if refused.status == 403 else "") from None
+            if refused.status == 403:
+                raise StoreUnusable(
+                    f"The Actions cache does not let this job look ({refused}), so it is not known what it holds. "
+                    "Nothing was changed.",
+                    hint=_MODE_REMEDY,
+                ) from None
+            raise _unreadable(str(refused), _TOKEN_REMEDY if refused.status == 401 else "") from None
         except NoAnswer as failure:
             raise _unreadable(str(failure)) from None
 
@@ -179,6 +186,8 @@ def _unreserved(key: str, refused: Refused) -> Put:
     words = str(refused)
     if "insufficient usage" in words:
         return Denied(words, _QUOTA_REMEDY)
+    if refused.asks_to_wait:
+        return RateLimited(refused.retry_after_s)
     match refused.status:
         case 200 if words.startswith("cache write denied:"):
             return Denied(words, _MODE_REMEDY)
@@ -188,8 +197,6 @@ def _unreserved(key: str, refused: Refused) -> Put:
             return Denied(words, _MODE_REMEDY)
         case 409:
             return Exists(key)
-        case 429:
-            return RateLimited(refused.retry_after_s)
         case status:
             # A plain no of another kind took nothing; a no without words may be about a key that is taken.
             return Unavailable(f"the Actions cache: {words}", is_doubtful=not 300 <= status < 500 or status == 408)

@@ -28,9 +28,11 @@ class Found:
 class Refused(Exception):
     """An answer that is a no: by its status, or by its words where the status is 200."""
 
-    def __init__(self, status: int, words: str, retry_after_s: float = 0.0) -> None:
+    def __init__(self, status: int, words: str, retry_after_s: float = 0.0, *, asks_to_wait: bool = False) -> None:
         super().__init__(words or f"it answered with status {status}")
         self.status, self.words, self.retry_after_s = status, words, retry_after_s
+        self.asks_to_wait = asks_to_wait or status == 429
+        """Whether it is a rate limit, which GitHub also answers as 403."""
 
 
 class Wire(Protocol):
@@ -66,7 +68,8 @@ def accepted(client: Client, answer: Answer, now: float) -> Answer:
         return answer
     told = _object(answer.body) or {}
     words = next((told[name] for name in ("msg", "message") if isinstance(told.get(name), str)), "")
-    raise Refused(answer.status, client.said(words), answer.retry_after_s(now))
+    is_limit = answer.status == 403 and ("retry-after" in answer.headers or "rate limit" in words.lower())
+    raise Refused(answer.status, client.said(words), answer.retry_after_s(now), asks_to_wait=is_limit)
 
 
 def json_object(answer: Answer) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 
 from endstate_action.errors import Interrupted
 from endstate_action.state.checkpoint.build import Builder
+from endstate_action.state.checkpoint.choose import UseStored, choose, look
 from endstate_action.state.checkpoint.manifest import Manifest, parse
 from endstate_action.state.checkpoint.read import Expected, Opened, Rejected, open_checkpoint
 from endstate_action.state.keys import CheckpointKey
@@ -220,6 +221,19 @@ def test_a_row_that_cannot_be_one_refuses_the_checkpoint(old, new):
     assert text.count(old) == 1
     stored.change(stored.keys[0], text.replace(old, new))
     rejected(stored.open(), "damaged")
+
+
+def test_a_row_out_of_place_refuses_the_checkpoint_and_the_one_before_is_used():
+    stored = Stored(20, 70_000)
+    rows = stored.text(stored.keys[1])
+    last = rows.splitlines(keepends=True)[-1]
+    stored.change(stored.keys[1], rows.replace(last, last.replace(b'"after_step":0', b'"after_step":7')))
+    assert "out of place: it is told after step 7, of 0" in rejected(stored.open(), "damaged")
+    match choose(None, look(stored.store, KEY, EXPECTED).seen, 0):
+        case UseStored(key, set_aside):
+            assert (key, [seen.key for seen in set_aside]) == (stored.keys[0], [stored.keys[1]])
+        case other:
+            raise AssertionError(other)
 
 
 def test_rows_that_do_not_begin_as_a_session_does_are_refused():

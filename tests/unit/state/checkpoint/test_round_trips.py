@@ -46,6 +46,7 @@ class Task:
 
     def work(self, note: int, act: bool, observe: bool) -> None:
         if act:
+            self.journal.reply()
             self.journal.start(EffectClass.OPAQUE)
         self.journal.note(note)
         if observe:

@@ -20,6 +20,7 @@ from endstate_action.state.stores.base import (
     RateLimited,
     Stored,
     StoreUnreadable,
+    StoreUnusable,
     Unavailable,
 )
 from endstate_action.state.stores.cache import CacheStore, cache_store
@@ -299,6 +300,13 @@ def test_a_rate_limit_says_how_long_to_wait(service, detail, wait_s):
 
 
 @services
+@pytest.mark.parametrize(("detail", "wait_s"), [("9", 9.0), ("", 60.0)])
+def test_a_rate_limit_that_looks_like_a_refusal_is_one_to_wait_for(service, detail, wait_s):
+    outcome, _ = put_under(service, "create", "rate-limit-403", detail=detail)
+    assert outcome == RateLimited(wait_s)
+
+
+@services
 def test_uploads_are_limited_and_the_key_stays_free(service):
     now = [1_000_000.0]
     with CacheServer(clock=lambda: now[0], uploads_per_minute=2) as server:
@@ -479,8 +487,10 @@ def test_what_was_evicted_since_it_was_found_is_not_there(service):
         ("error", "400", "try again later"),
         ("error", "404", "try again later"),
         ("garbage", "", "cannot be understood"),
+        ("error", "401", "try again later"),
         ("rate-limit", "9", "it asks to wait for 9 s"),
-        ("denied", "", "cache lookup denied"),
+        ("rate-limit-403", "9", "it asks to wait for 9 s"),
+        ("rate-limit-403", "", "it asks to wait for 60 s"),
     ],
 )
 def test_a_look_up_without_a_usable_answer_is_not_a_miss(service, kind, detail, words):
@@ -492,6 +502,20 @@ def test_a_look_up_without_a_usable_answer_is_not_a_miss(service, kind, detail, 
         assert words in str(problem)
         assert problem.hint
         assert problem.exit_code == 75
+
+
+@services
+def test_a_cache_that_refuses_to_be_read_is_no_reason_to_try_again(service):
+    with CacheServer() as server:
+        store = opened(server, service)
+        store.put(KEY, b"data", timeout_s=WAIT)
+        server.fault("lookup", "denied", times=2)
+        problem = unreadable(store)
+        assert isinstance(problem, StoreUnusable)
+        assert problem.exit_code == 2
+        assert "cache lookup denied" in str(problem)
+        assert "start a new run" in problem.hint
+        assert store.get(KEY, timeout_s=WAIT) == b"data"
 
 
 @services
