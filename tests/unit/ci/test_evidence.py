@@ -42,7 +42,7 @@ def test_any_text_of_others_survives_and_moves_no_cursor(reason, tool):
 def test_half_a_character_is_replaced_where_it_comes_in():
     settled = Settlement(step=1, call=1, tool="bash", action="refuse", reason="half \ud83d", attempt=1)
     made = plain_result().model_copy(update={"settlements": (settled,)})
-    assert "half \ufffd" in made.to_json()
+    assert "half \\ufffd" in made.to_json()
 
 
 def _changed(**changes: object) -> str:
