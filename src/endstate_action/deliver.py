@@ -242,9 +242,10 @@ class Delivery:
             return announced
         pinned, known = outbox.commit, self.session.state.was_delivered("commit")
         if seen is None or announced.published is None:
-            return (
-                _with_commit(announced, known, pinned["branch"]) if known else announced.without("commit", self.unread)
-            )
+            if known:
+                return _with_commit(announced, known, pinned["branch"])
+            self._held()  # a re-run looks again, so it has to find that there is something to look for
+            return announced.without("commit", self.unread)
         plan = Plan(
             pinned["parent"], pinned["tree"], pinned["message"], tuple(pinned["author"]), pinned["when"],
             pinned["session"], pinned["key"],
@@ -296,6 +297,7 @@ class Delivery:
             is_kept=announced.is_kept,
         )
         if leaked := self.secrets.contains(body):
+            self._held()
             return announced.without("comment", f"it would have held the value of {', '.join(leaked)}.")
 
         def act(may_write: Callable[[], bool]) -> Outcome[str]:
