@@ -295,8 +295,8 @@ ROWS: tuple[Mutant, ...] = (
         name="unread-after-the-commit",
         guard="A commit that was delivered is told, whether git can read the checkout or not",
         file="src/endstate_action/deliver.py",
-        old='_with_commit(announced, known, pinned["branch"]) if known else',
-        new="",
+        old="            if known:\n                return _with_commit(",
+        new="            if False:\n                return _with_commit(",
         tests=(
             "tests/unit/test_deliver.py::test_a_commit_that_was_delivered_is_told_where_git_can_read_nothing_any_more",
         ),
@@ -577,5 +577,13 @@ ROWS: tuple[Mutant, ...] = (
         old="    if code == sqlite3.SQLITE_IOERR and _is_full(path):\n",
         new="    if False:\n",
         tests=("tests/unit/state/test_session.py::test_a_disk_that_is_full_before_a_session_is_opened_is_called_that",),
+    ),
+    Mutant(
+        name="unread-is-stored",
+        guard="What a re-run is to look at again is stored for it",
+        file="src/endstate_action/deliver.py",
+        old="            self._held()  # a re-run looks again, so it has to find that there is something to look for\n",
+        new="",
+        tests=("tests/action/test_delivery.py::test_what_git_could_not_read_is_looked_at_again_by_a_re_run[branch]",),
     ),
 )

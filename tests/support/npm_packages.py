@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,12 +13,14 @@ from filelock import FileLock
 _PACKAGES = Path(__file__).parent / "npm"
 _FLAGS = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock")
 _PATIENCE_S = 100
+OLDEST_NODE = 20
+"""Under an older one these programs start, and fail in ways of their own."""
 
 
 def installed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of `npm/NAME` with what its `package.json` asks for; once for all tests that run at the same time."""
-    if not (shutil.which("node") and shutil.which("npm")):
-        pytest.skip("needs node and npm")
+    if not shutil.which("npm") or _node() < OLDEST_NODE:
+        pytest.skip(f"needs npm, and node {OLDEST_NODE} or newer")
     folder = tmp_path_factory.getbasetemp().parent / f"npm-{name}"
     with FileLock(f"{folder}.lock"):
         if not (folder / "installed").exists():
@@ -28,6 +31,13 @@ def installed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 pytest.skip(f"npm has not installed {name}: {said[-200:]}")
             (folder / "installed").touch()
     return folder
+
+
+def _node() -> int:
+    program = shutil.which("node")
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout if program else ""
+    found = re.match(r"v(\d+)\.", said)
+    return int(found[1]) if found else 0
 
 
 def _install(folder: Path) -> str:
