@@ -157,7 +157,13 @@ def test_what_a_tool_wrote_for_later_steps_is_undone_and_fails_the_step(tmp_path
 def test_it_is_undone_where_the_run_fails_as_well(tmp_path: Path) -> None:
     env = tmp_path / "machine-1" / "temp" / "env"
     with stage(tmp_path, turns(answer(call("bash", command=f"echo EVIL=1 >> {env}")), answer("Done."))) as job:
-        job.on_request = lambda number: os.kill(job.process.pid, signal.SIGINT) if number == 2 and job.process else None
+
+        def interrupt(number: int) -> None:
+            if number == 2 and job.process:
+                os.kill(job.process.pid, signal.SIGINT)
+                time.sleep(1)  # it is passed on to who waits for this answer
+
+        job.on_request = interrupt
         ran = job.attempt(1, sandbox="off")
         assert (ran.code, ran.conclusion) == (75, "interrupted"), ran.log
         assert env.read_text() == ""
