@@ -86,7 +86,8 @@ SLOW_FILES = frozenset(
         *("cache_client", "cache_http", "cache_store", "cache_server", "stores", "directory", "git_ref"),
         *("objectstore", "pull_request", "github", "github_server", "comment", "patch", "published", "verify"),
         *("markdown", "render", "round_trips", "uploader", "shipper", "successor", "restoring", "durable"),
-        *("deliver", "prune", "ignored", "nearby", "planted", "hand", "workplace", "build", "watch", "tree_cache", "rows"),
+        *("deliver", "prune", "ignored", "nearby", "planted", "hand", "workplace", "build", "watch", "tree_cache"),
+        "rows",
     )
 )
 """Files whose tests start real programs, one after another: left out of `make check`, never of `make test`."""
