@@ -31,11 +31,11 @@ def serve(where: Path, below: Path) -> None:
 
     def reply(body: dict[str, Any], _: int) -> Answer:
         written = sum(block.get("type") == "tool_result" for m in body["messages"] for block in _blocks(m))
+        asked.append(written)
+        _write(where / "asked", json.dumps(asked))
         if written == DEADLY and not (where / "killed").exists():
             _write(where / "killed", str(_kill_agents(below)))
             time.sleep(1)
-        asked.append(written)
-        _write(where / "asked", json.dumps(asked))
         if written == FILES:
             return answer("Six files are there.")
         return answer(call("write", path=f"notes/{written + 1}.txt", content=f"note {written + 1}\n"))
