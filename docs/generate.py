@@ -221,7 +221,8 @@ A newer format is refused; an older one is brought forward in a copy, which then
 | `endstate-state` | the mark that the directory is ours |
 | `.gitignore` | `*`, so that nothing of it gets committed |
 | `lock` | held by the run that is going on; what it says is for people |
-| `sessions/` | one file a session, with SQLite's own beside it while it is open; `ID.db-rows` has its number of rows; `ID.set-aside-N.db` was damaged, and a restore took its place |
+| `sessions/` | one file a session, with SQLite's own beside it while it is open; `ID.db-rows` has its number of rows\
+; `ID.set-aside-N.db` was damaged, and a restore took its place |
 | `baseline/` | names and digests of the workspace when a task began, for `changed-files` |
 | `cache/` | what makes a repeated scan fast; may be deleted |
 | `objects/` | snapshots, as plain git objects |
