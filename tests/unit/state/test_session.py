@@ -44,6 +44,7 @@ from endstate_action.state.records import (
     encode,
 )
 from endstate_action.state.session import Session, SessionStore, migrate
+from tests.support.own_disk import on_a_disk_of_its_own
 from tests.support.trees import as_ordinary_user
 from tests.support.workspaces import a_place_for_anybody
 
@@ -599,12 +600,7 @@ except DiskFull as error:
 
 def test_a_disk_that_is_full_before_a_session_is_opened_is_called_that(tmp_path: Path) -> None:
     """SQLite calls it an I/O error where a file beside the database finds no room."""
-    command = f'mount -t tmpfs -o size=1m none {tmp_path} || exit 77; exec "{sys.executable}" -c "$1" {tmp_path}'
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", command, "sh", ON_A_FULL_DISK], capture_output=True, text=True, check=False
-    )
-    if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    done = on_a_disk_of_its_own(tmp_path, "size=1m", ON_A_FULL_DISK, tmp_path)
     assert "was not opened: disk full" in done.stdout, done.stdout + done.stderr
 
 

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from endstate_action.system.sandbox_git import cleaned, configurations
 from endstate_action.system.sandbox_lock import CallLock
 from endstate_action.system.sandbox_probe import PROGRAMS, probe
 from endstate_action.system.sandbox_sockets import SocketInSight, sockets
+from tests.support.own_disk import on_a_disk_of_its_own
 from tests.support.sandboxes import SOMEBODY, WAYS, Place, git, interpreter, place
 
 
@@ -366,12 +366,7 @@ except DiskFull as error:
 
 
 def test_a_full_disk_is_no_machine_without_a_sandbox(tmp_path):
-    command = f'mount -t tmpfs -o nr_inodes=20 none {tmp_path} || exit 77; exec "{sys.executable}" -c "$1" {tmp_path}'
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", command, "sh", ON_A_FULL_DISK], capture_output=True, text=True, check=False
-    )
-    if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    done = on_a_disk_of_its_own(tmp_path, "nr_inodes=20", ON_A_FULL_DISK, tmp_path)
     assert "disk full: The sandbox could not be tried, since the disk is full" in done.stdout, done.stderr
 
 

@@ -18,6 +18,7 @@ from endstate_action.state.snapshot.layout import format_of
 from endstate_action.state.snapshot.objects import FileChanged, ObjectStore
 from endstate_action.state.snapshot.packed import PackDamaged, _apply
 from endstate_action.system.git_call import GitError
+from tests.support.own_disk import on_a_disk_of_its_own
 from tests.support.repos import Repo
 from tests.support.workspaces import as_loose_objects, loose_file
 
@@ -404,20 +405,8 @@ print("refused")
 
 
 def test_a_full_disk_is_said_and_what_was_synced_stays(tmp_path: Path):
-    """On a file system of its own, which is mounted in a namespace of its own."""
     (tmp_path / "large").write_bytes(os.urandom(4 << 20))
-    (tmp_path / "full").mkdir()
-    mount = f"mount -t tmpfs -o size=2m none {tmp_path}/full"
-    command = f'{mount} || exit 77; exec "{sys.executable}" -c "$1" {tmp_path}/full {tmp_path}/large'
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    try:
-        done = subprocess.run(
-            ["unshare", "-rm", "sh", "-c", command, "sh", FULL], env=env, capture_output=True, text=True, check=False
-        )
-    except FileNotFoundError:
-        pytest.skip("there is no unshare program here")
-    if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    done = on_a_disk_of_its_own(tmp_path / "full", "size=2m", FULL, tmp_path / "full", tmp_path / "large")
     assert done.stdout == "refused\n", done.stderr
 
 

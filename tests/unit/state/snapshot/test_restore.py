@@ -27,6 +27,7 @@ from endstate_action.state.snapshot.restore import Restoring
 from endstate_action.system.process import fork
 from endstate_action.system.tree_format import Change
 from tests.support.nasty import add_socket, furnish, outside_picture, ruin
+from tests.support.own_disk import on_a_disk_of_its_own
 from tests.support.repos import Repo
 from tests.support.trees import a_deep_place, as_ordinary_user
 from tests.support.workspaces import Place, a_place_for_anybody, as_loose_objects, loose_file, settle, swap_in
@@ -695,11 +696,10 @@ def test_a_snapshot_killed_at_any_time_leaves_the_store_usable(place: Place, see
 ELSEWHERE = """
 import os, sys
 from pathlib import Path
-sys.path[:0] = sys.argv[2].split(os.pathsep)
 from tests.support.workspaces import Place
 from endstate_action.errors import DiskFull, StateError
 place = Place(Path(sys.argv[1]))
-if sys.argv[3] == "mount":
+if sys.argv[2] == "mount":
     try:
         place.store()
     except StateError as error:
@@ -730,27 +730,14 @@ sys.exit("refused, then restored")
 """
 
 
-def on_a_file_system_of_its_own(root: Path, mounted: Path, what: str) -> str:
-    mounted.mkdir(parents=True, exist_ok=True)
-    command = f'mount -t tmpfs -o size=8m none {mounted} || exit 77; exec "{sys.executable}" -c "$1" {root} "$2" {what}'
-    here = os.pathsep.join([str(Path(__file__).parents[4]), *sys.path])
-    try:
-        done = subprocess.run(
-            ["unshare", "-rm", "sh", "-c", command, "sh", ELSEWHERE, here], capture_output=True, text=True, check=False
-        )
-    except FileNotFoundError:
-        pytest.skip("there is no unshare program here")
-    if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
-    return done.stderr.strip()
-
-
 def test_a_state_directory_on_another_mount_is_refused_at_the_start(place: Place):
-    assert on_a_file_system_of_its_own(place.root, place.state, "mount") == "refused"
+    done = on_a_disk_of_its_own(place.state, "size=8m", ELSEWHERE, place.root, "mount")
+    assert done.stderr.strip() == "refused"
 
 
 def test_a_full_disk_is_met_before_anything_is_changed(place: Place):
-    assert on_a_file_system_of_its_own(place.root, place.root, "full") == "refused, then restored"
+    done = on_a_disk_of_its_own(place.root, "size=8m", ELSEWHERE, place.root, "full")
+    assert done.stderr.strip() == "refused, then restored"
 
 
 def test_modes_survive_a_umask(place: Place):
