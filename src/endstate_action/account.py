@@ -127,7 +127,7 @@ def account(state: State, around: Around) -> told.Evidence:
         durability=told.Durability(
             store=_STORES.get(departed.store, departed.store) if departed else "none",
             checkpoint=shipped.key if shipped else None,
-            age_s=max(0, int(time.time() - shipped.at)) if shipped else None,
+            age_s=shipped.age_s if shipped else None,
         ),
         sandbox=told.Sandbox(kind=around.sandbox, note=around.sandbox_note),
         versions={"endstate": __version__, "python": ".".join(map(str, sys.version_info[:3]))},

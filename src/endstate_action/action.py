@@ -31,12 +31,13 @@ from endstate_action.ci.conclusions import ending
 from endstate_action.ci.event import Actor, Comment, CommentKind, Event, parse_comment, read_event
 from endstate_action.ci.github import GitHub
 from endstate_action.ci.lineage import Claimant, Lineage, claimant, lineage, matrix_digest, refuse_collision, session_id
-from endstate_action.ci.marker import owner_of, parse_marker
+from endstate_action.ci.marker import Marker, owner_of, parse_marker
 from endstate_action.ci.outcome import Ambiguous, Applied, Denied, Failed, Outcome, RateLimited, Rejected, Unavailable
 from endstate_action.ci.prompt import Prompt, Thread, build, task_of
 from endstate_action.ci.pull_request import (
     NEEDS_COMMENTS,
     Conversation,
+    PostedComment,
     Viewer,
     permission_of,
     place_of,
@@ -379,17 +380,20 @@ class _Asked:
         """In the comment, also where an earlier attempt left it saying that it works: a re-run would end as we do."""
         if isinstance(error, Superseded | Locked):
             return
-        is_passing = ending(error.exit_code).conclusion == "interrupted"
-        working = self.working or (None if is_passing else self._left_working())
+        conclusion = ending(error.exit_code).conclusion
+        working = self.working or (None if conclusion == "interrupted" else self._left_working())
         if working:
-            working.end(ending(error.exit_code).conclusion, _as_inputs(f"{error} {error.hint}".strip()))
+            working.end(conclusion, _as_inputs(f"{error} {error.hint}".strip()))
 
     def _left_working(self) -> Working | None:
         """The comment as an attempt of this run left it that is gone, if it says that it works."""
-        if self.event.run.attempt == 1 or self.inputs.comment != "sticky" or self.event.number is None:
+        standing = self._standing() if self.event.run.attempt > 1 else None
+        marker = self._marker_of(standing)
+        if standing is None or marker is None or marker.state != "working":
             return None
         left = self._living_comment(Place(self._owner(), self._viewer()))
-        return left if left.take_over(lambda task: session_id(self.line.text, task)) else None
+        left.take_over(standing)
+        return left
 
     def _living_comment(self, place: Place) -> Working:
         """It speaks by a client of its own, since that serves one thread at a time."""
@@ -577,18 +581,21 @@ class _Asked:
 
     def _witness(self) -> tuple[int, bool]:
         """The number of effects outside that our comment says were started, and whether it has a result."""
+        marker = self._marker_of(self._standing())
+        return (marker.effects, marker.state == "success") if marker else (0, False)
+
+    def _standing(self) -> PostedComment | None:
+        """Our comment as it stands, if there is to be one."""
         if self.inputs.comment != "sticky" or self.event.number is None:
-            return 0, False
-        event, owner, viewer = self.event, self._owner(), self._viewer()
+            return None
+        ours = Place(self._owner(), self._viewer())
+        found = Conversation(self.github, self.event.repository.full_name, self.event.number).find(ours.is_ours)
+        return found.value if isinstance(found, Applied) else None
 
-        def is_ours(body: str, author: Any) -> bool:
-            marker = parse_marker(body)
-            return marker is not None and marker.owner == owner and viewer.wrote(author)
-
-        found = Conversation(self.github, event.repository.full_name, event.number or 0).find(is_ours)
-        marker = parse_marker(found.value.body) if isinstance(found, Applied) else None
-        mine = marker is not None and marker.session == session_id(self.line.text, marker.task)
-        return (marker.effects, marker.state == "success") if marker and mine else (0, False)
+    def _marker_of(self, comment: PostedComment | None) -> Marker | None:
+        """What it says of a session of this run; None where it is another one's."""
+        marker = parse_marker(comment.body) if comment else None
+        return marker if marker and marker.session == session_id(self.line.text, marker.task) else None
 
     def _newer_attempt(self) -> int | None:
         """Somebody has started the run again; where the job may not ask (`actions: read`), the store's fence is all."""
@@ -656,9 +663,8 @@ class _Asked:
             if event.is_first:
                 self.step.log.say(f"checkpoints: {event.store}, the first one is stored")
             elif event.problem:
-                age = max(0, int(time.time() - event.shipped.at))
                 self.step.log.say(
-                    f"checkpoints: the newest one stored is {age} s old, newer ones are not, since "
+                    f"checkpoints: the newest one stored is {event.shipped.age_s} s old, newer ones are not, since "
                     f"{event.problem.reason}"
                 )
         elif event.problem:

@@ -441,13 +441,13 @@ class _Story:
         if taken.successor is None or taken.epoch is None:
             self._refuse_half_restored()
             chosen = choose(local_state(self.store, name) if name else None, (), witness)
-            if not isinstance(chosen, Gap):
-                return Found(session=name)
-            error = refusal(chosen)
-            if error is not None and not is_told and self.settings.on_mismatch != "continue":
+            goes_on = is_told or self.settings.on_mismatch == "continue"
+            if isinstance(chosen, Gap) and goes_on:
+                self.ports.notice(chosen.accepted)
+                return Found(session=name, effects_before=chosen.started - chosen.known)
+            if (error := refusal(chosen)) is not None:
                 raise error
-            self.ports.notice(chosen.accepted)
-            return Found(session=name, effects_before=chosen.started - chosen.known)
+            return Found(session=name)
         found = taken.successor.find(name, taken.epoch, witness=witness)
         self._tell_found(found)
         return found

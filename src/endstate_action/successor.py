@@ -26,6 +26,7 @@ from endstate_action.state.checkpoint.choose import (
     UseLocal,
     UseStored,
     choose,
+    downward,
     look,
     refusal,
 )
@@ -128,7 +129,7 @@ class Successor:
 
     def has_stored(self) -> bool:
         """Whether there are checkpoints, of use or not. Raises: StoreUnreadable."""
-        return bool(look(self.depot.store, self.depot.sealing, self.depot.expected(self.line)).seen)
+        return next(downward(self.depot.store, self.line.lineage), None) is not None
 
     def superseded_by(self, epoch: int) -> int | None:
         """The number of a newer attempt. Raises: StoreUnreadable."""

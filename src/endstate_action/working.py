@@ -11,9 +11,8 @@ from dataclasses import replace
 from endstate_action.ci import render
 from endstate_action.ci.conclusions import Conclusion
 from endstate_action.ci.event import Comment
-from endstate_action.ci.marker import parse_marker
 from endstate_action.ci.outcome import Applied, Outcome
-from endstate_action.ci.pull_request import Conversation, Sticky
+from endstate_action.ci.pull_request import Conversation, PostedComment, Sticky
 from endstate_action.deliver import Place
 from endstate_action.system.redaction import Secrets
 
@@ -67,20 +66,9 @@ class Working:
             threading.Thread(target=self._live, name="endstate-comment", daemon=True).start()
         return stuck
 
-    def take_over(self, session_of: Callable[[int], str]) -> bool:
-        """Whether an attempt that is gone left it saying that it works; then `end` says how that ended.
-
-        Args:
-            session_of: from the number of a task to the id of the session that may be spoken for.
-        """
-        found = self._conversation.find(self._place.is_ours)
-        marker = parse_marker(found.value.body) if isinstance(found, Applied) else None
-        if not isinstance(found, Applied) or marker is None or marker.state != "working":
-            return False
-        if marker.session != session_of(marker.task):
-            return False
-        self._comment, self._said, self._before = found.value.id, found.value.body, found.value.body
-        return True
+    def take_over(self, standing: PostedComment) -> None:
+        """Speak in the place of an attempt that is gone, by the comment that it left."""
+        self._comment, self._said, self._before = standing.id, standing.body, standing.body
 
     def soon(self, *, at_once: bool = False) -> None:
         """There is news; it is told in the thread that does that, so that nobody waits for GitHub."""

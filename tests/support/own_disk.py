@@ -1,4 +1,4 @@
-"""A small file system of one's own, mounted in a namespace of its own: a full one, or another than the one around it."""
+"""A small file system of one's own, in a namespace of its own: a full one, or another than the one around it."""
 
 from __future__ import annotations
 

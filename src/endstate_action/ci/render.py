@@ -288,10 +288,10 @@ def _advice(evidence: Evidence, *, is_final: bool, is_kept: bool) -> Iterator[st
     if evidence.accepted_mismatches:
         shown = "; ".join(plain(m, 200) for m in evidence.accepted_mismatches[:5])
         yield f"**Continued on purpose under another contract:** {shown}."
-    if delivered := _delivered(evidence):
-        branch = code(delivered.branch or "", 200)
+    delivered = _delivered(evidence)
+    if delivered and evidence.compare_url:
         compared = link("compare it, or open a pull request", evidence.compare_url)
-        yield from [f"On its own branch {branch}: {compared}."] if evidence.compare_url else []
+        yield f"On its own branch {code(delivered.branch or '', 200)}: {compared}."
     if evidence.head_moved_to:
         yield (
             f"**The branch has moved to {evidence.head_moved_to[:_SHORT]} meanwhile.** This result belongs to "

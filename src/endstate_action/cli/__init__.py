@@ -14,7 +14,6 @@ import re
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -465,10 +464,8 @@ def _show(report: Report, as_json: bool) -> None:
 def _say_departed(departed: Departed) -> None:
     """How old the newest checkpoint is, and why it is not newer."""
     if departed.shipped:
-        age = max(0, int(time.time() - departed.shipped.at))
-        _say(
-            f"checkpoints: {departed.store}, the newest is stored, {_count(age, 'second')} old ({departed.shipped.key})"
-        )
+        age = _count(departed.shipped.age_s, "second")
+        _say(f"checkpoints: {departed.store}, the newest is stored, {age} old ({departed.shipped.key})")
     if departed.problem:
         newest = (
             "what was recorded since is on this machine only" if departed.shipped else "all is on this machine only"
@@ -535,9 +532,8 @@ class _Lines:
             _say(f"checkpoints: {event.store}, the first one is stored ({_size(event.shipped.size)}): "
                  "this run survives the loss of this machine")  # fmt: skip
         elif event.shipped and event.problem:
-            age = max(0, int(time.time() - event.shipped.at))
-            _say(f"checkpoints: {event.store}, the newest one stored is {age} s old, newer ones are not, since "
-                 f"{printable(event.problem.reason)}")  # fmt: skip
+            _say(f"checkpoints: {event.store}, the newest one stored is {event.shipped.age_s} s old, newer ones "
+                 f"are not, since {printable(event.problem.reason)}")  # fmt: skip
         elif event.problem and not event.is_expected:
             _say(f"checkpoints: none leaves this machine, since {printable(event.problem.reason)}"
                  + (f". {printable(event.problem.remedy)}" if event.problem.remedy else ""))  # fmt: skip

@@ -86,6 +86,10 @@ class Shipped:
     size: int
     at: float
 
+    @property
+    def age_s(self) -> int:
+        return max(0, int(time.time() - self.at))
+
 
 @dataclass(frozen=True, slots=True)
 class NotShipped:
