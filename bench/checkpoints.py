@@ -243,7 +243,7 @@ def _restore_in(fresh: Path, store: _Timed, epoch: int) -> str:
     state.claim()
     repository = git.discover(fresh, os.environ, state.tmp)
     successor = Successor(
-        Depot(store, _KEY, is_chosen=True, pace=EAGER),
+        Depot(store, _KEY, is_chosen=True, pace=EAGER, shown=store.name),
         Line(_SESSION, "bench"),
         SessionStore(state.sessions),
         lambda bound: Workplace(fresh, state, repository, os.environ, bound, DEFAULT_CONFIG),

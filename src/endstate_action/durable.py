@@ -30,6 +30,8 @@ class Depot:
     is_chosen: bool
     """Whether a person named it; else it was found."""
     pace: Pace
+    shown: str
+    """As `--store` names it, a directory with its whole path."""
 
     def expected(self, line: Line) -> Expected:
         return Expected(line.repository, line.lineage)
@@ -59,10 +61,12 @@ def open_depot(
     repository: Repository | None,
     *,
     git_token: str = "",
+    is_to_be_read: bool = False,
 ) -> Depot | NoDepot:
     """The store that was chosen. Nothing is asked of it yet.
 
     Args:
+        is_to_be_read: whether something is looked for there, so that a directory that is not there is a mistake.
         place: inside the state directory, for what a store needs on this machine.
         git_token: authorises pushes over https; without one the user's own configuration does.
 
@@ -81,7 +85,23 @@ def open_depot(
             "Set ENDSTATE_STATE_KEY (the input state-key) to what the session had, or for a new one to the output "
             "of `openssl rand -hex 32`.",
         )
-    return Depot(store, sealing, choice.kind != "auto", pace)
+    shown = f"dir:{store.path}" if isinstance(store, DirectoryStore) else choice.text
+    if is_to_be_read and isinstance(store, DirectoryStore):
+        _refuse_missing(store.path)
+    return Depot(store, sealing, choice.kind != "auto", pace, shown)
+
+
+def _refuse_missing(path: Path) -> None:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        raise InputError(
+            f"There is no directory {path}, so it was not looked at as a store. Nothing was restored and nothing "
+            "was run.",
+            hint="Is that the path, and is its disk mounted? `--store none` goes on with what is on this machine.",
+        ) from None
+    except OSError:
+        pass  # what it is instead is said by whoever uses it
 
 
 def _store(

@@ -82,12 +82,16 @@ def evidence_file(text: str, workspace: Path, state_dir: str) -> Path:
     """Where evidence is to be written. Raises: InputError: nothing can be, or it would change what it is about."""
     file, workspace = Path(text).absolute(), workspace.resolve()
     folder = file.parent.resolve()
+    if file.is_dir():
+        raise InputError(
+            f"--evidence {text} is a directory. Nothing was run.", hint="Name a file, ../evidence.json for example."
+        )
     if folder.is_relative_to(workspace) and not folder.is_relative_to(workspace / state_dir):
         raise InputError(
             f"--evidence {text} lies in the workspace, whose tree it is to tell of. Nothing was run.",
             hint=f"Name a file outside, ../{file.name} for example.",
         )
-    if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
+    if not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
         raise InputError(
             f"--evidence {text} cannot be written. Nothing was run.",
             hint="Name a file in a directory that exists and is yours.",
@@ -101,12 +105,15 @@ def keep_evidence(
     """Write what `verify` needs of a result that is announced nowhere. The result itself is not lost by a failure."""
     result = finishing.result
     if result.ended_tree_hash not in (None, result.tree_hash()):
-        say("No evidence was written: the workspace has changed since this session ended.")
+        say(
+            f"No evidence was written, and {file} is as it was: the workspace has changed since this session ended. "
+            "Undo that (`git status` may tell), then run the same command again."
+        )
         return Announcement({})
     try:
         file.write_text(finishing.secrets.hide(_evidence(finishing, environ).to_json()), "utf-8")
     except (OSError, GitError) as error:
-        say(f"No evidence was written: {short(str(error))}")
+        say(f"No evidence was written: {short(str(error))} Put that right, then run the same command again.")
         return Announcement({})
     return Announcement({"evidence-file": str(file)})
 

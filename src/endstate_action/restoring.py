@@ -12,16 +12,20 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from endstate_action.agent.observe import moved
 from endstate_action.errors import Mismatch, NotRestored, SnapshotDamaged, StateError, UnknownSession
 from endstate_action.state.checkpoint.read import Opened
 from endstate_action.state.directory import StateDirectory
 from endstate_action.state.keys import CheckpointKey
 from endstate_action.state.session import SessionStore
-from endstate_action.state.snapshot import Restored, SnapshotStore
+from endstate_action.state.snapshot import ObjectStore, Restored, SnapshotStore, git_listing
 from endstate_action.state.snapshot.base import note_base
+from endstate_action.state.snapshot.compare import load as load_snapshot
+from endstate_action.state.snapshot.git_graph import Graph
 from endstate_action.state.snapshot.pack import apply, read_head
 from endstate_action.system import own_files
 from endstate_action.system.git_call import Git
@@ -43,8 +47,18 @@ class Arrived:
     """What could not come back, a sentence each."""
     replaced: tuple[str, ...] = ()
     """What was here and is gone or another now, as `names.display` spells it; `kept` has it."""
+    refs: Mapping[str, str] = field(default_factory=dict)
+    """Branches, tags and the stash that are gone or lead elsewhere now, and what they named."""
     set_aside: Path | None = None
     """Where the session's file of before is, which could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a restore found: the snapshot of it, once there is one, and what its refs named."""
+
+    kept: str | None
+    refs: Mapping[str, str]
 
 
 def unfinished(state: StateDirectory) -> CheckpointKey | None:
@@ -102,13 +116,13 @@ def restore(
     manifest = opened.manifest
     refuse_elsewhere(opened, place, sessions, fetch_base)
     confirm()
-    earlier = _kept_earlier(place.state)
-    _note(place.state, opened, earlier)
+    before = _noted(place.state) or Before(None, place.refs())
+    _note(place.state, opened, before)
     snapshots = place.snapshots() if opened.pack is not None and manifest.root else None
     restored = _restore_workspace(opened, place, snapshots) if snapshots else None
-    kept = earlier or (restored.kept if restored else None)
     # What was here before the first of several tries is what somebody will look for.
-    _note(place.state, opened, kept)
+    before = replace(before, kept=before.kept or (restored.kept if restored else None))
+    _note(place.state, opened, before)
     set_aside = sessions.adopt(manifest.about.session, opened.rows)
     # Everything is read, whatever was remembered here; what is remembered now makes the next look fast.
     cache = StatCache(place.state.cache)
@@ -123,21 +137,28 @@ def restore(
     with own_files.directory(place.state.path) as parent:
         own_files.remove(place.state.restore_log.name, parent)
     reasons = restored.reasons if restored else ()
+    kept = before.kept
     replaced = snapshots.replaced(kept, restored.root) if snapshots and restored and kept else ()
-    return Arrived(str(opened.key), tree_hash, kept, reasons, replaced, set_aside)
+    return Arrived(str(opened.key), tree_hash, kept, reasons, replaced, moved(before.refs, place.refs()), set_aside)
 
 
-def _note(state: StateDirectory, opened: Opened, kept: str | None) -> None:
-    own_files.put(state.restore_log, json.dumps({"key": str(opened.key), "kept": kept}).encode())
+def _note(state: StateDirectory, opened: Opened, before: Before) -> None:
+    shown = {"key": str(opened.key), "kept": before.kept, "refs": before.refs}
+    own_files.put(state.restore_log, json.dumps(shown).encode())
 
 
-def _kept_earlier(state: StateDirectory) -> str | None:
-    """The snapshot that a restore made of what was here, if one was killed after that."""
+def _noted(state: StateDirectory) -> Before | None:
+    """What an earlier restore found here, if one was killed on its way."""
     try:
-        kept = json.loads(own_files.get(state.restore_log)).get("kept")
+        shown = json.loads(own_files.get(state.restore_log))
     except FileNotFoundError:
         return None
-    return kept if isinstance(kept, str) and _ID.fullmatch(kept) else None
+    kept, refs = shown.get("kept"), shown.get("refs")
+    found = refs.items() if isinstance(refs, dict) else ()
+    return Before(
+        kept if isinstance(kept, str) and _ID.fullmatch(kept) else None,
+        {name: named for name, named in found if isinstance(named, str) and _ID.fullmatch(named)},
+    )
 
 
 def refuse_elsewhere(
@@ -214,6 +235,26 @@ def _refuse_other_kind(opened: Opened, place: Workplace, sessions: SessionStore,
             differences=("workspace: a plain directory in the session, a git checkout now",),
             hint="Resume it in an empty directory, with the same store.",
         )
+
+
+def is_of_another(opened: Opened, place: Workplace) -> bool:
+    """Whether there are commits here, but none that the session knew before it began: it was begun elsewhere.
+
+    Its base commit may never have been published, and have come with the checkpoint. Then what came before that
+    commit tells, and what remote branches and tags named.
+    """
+    repository, base = place.repository, place.bound.get("base")
+    if repository is None or opened.pack is None or read_head(opened.pack).base is not None:
+        return False  # a base that was not sent along was found here, or where this came from
+    if repository.head().commit is None or (base is not None and repository.full_id(base) is not None):
+        return False
+    with TemporaryDirectory(prefix="endstate-") as scratch:
+        where = Path(scratch).resolve() / "objects"
+        objects = ObjectStore(where, repository.object_format, place.environ, workspace=place.workspace)
+        apply(objects, opened.pack, base)
+        known = Graph(objects).parents([base])[base] if base is not None else set()
+        listed = load_snapshot(objects, opened.manifest.root or "").git
+        return not repository.has_any(known | (git_listing.load(objects, listed).given if listed else set()))
 
 
 def _is_its_own(opened: Opened, place: Workplace, sessions: SessionStore, may_write: bool) -> bool:

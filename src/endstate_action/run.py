@@ -202,7 +202,13 @@ def _opened(settings: Settings, choice: Choice, ports: Ports) -> Iterator[_Story
         broken = error
     store = SessionStore(state.sessions)
     depot = open_depot(
-        choice_of_store, ports.environ, workspace, state.path / "store", named, git_token=ports.git_token
+        choice_of_store,
+        ports.environ,
+        workspace,
+        state.path / "store",
+        named,
+        git_token=ports.git_token,
+        is_to_be_read=settings.resume,
     )
     if settings.require_durable and isinstance(depot, NoDepot):
         raise _not_durable(depot)
@@ -342,16 +348,19 @@ class _Story:
         self._refuse_half_restored()
         if self.broken is not None:
             raise self.broken
-        known = [s.state for s in self.store.all() if s.state is not None]
-        waiting = [s.begun.session for s in known if s.steps and not s.is_finished]
-        doubtful = any(map(was_killed_in_opaque_call, known))
+        known = [(s, s.state) for s in self.store.all() if s.state is not None]
+        waiting = [s.id for s, state in known if s.is_waiting and state.steps and s.id != bound.get("instead-of")]
+        doubtful = any(was_killed_in_opaque_call(state) for _, state in known)
         config, system = self._configured()
         provider = self.ports.provider(self.settings.provider or DEFAULT_PROVIDER, self.settings)
         model = self.settings.model or _default_model(provider.name)
         self._check_price(provider.name, model, config)
         if waiting:
-            again = f"; `endstate run --resume --session {waiting[0]}` goes on with that one" if name is None else ""
-            self.ports.notice(f"Unfinished here: {', '.join(waiting)}. A new session begins{again}.")
+            again = (
+                f"`endstate run --resume --session {waiting[0]}`, with the options that it had, goes on with that one."
+            )
+            again = f" {again}" if name is None else ""
+            self.ports.notice(f"Unfinished here: {', '.join(waiting)}. A new session begins.{again}")
         if name is None:
             name = token_hex(6)
             taken = self._take_over(Line(name), above=0)
@@ -487,7 +496,7 @@ class _Story:
         )
         prompt = self.settings.prompt or "\n\n".join(prompts)
         story = replace(self, settings=replace(self.settings, prompt=prompt, provider=chosen, resume=False))
-        return story.begin(*anew()) if anew else story.begin()
+        return story.begin(*anew()) if anew else story.begin(bound={"instead-of": name})
 
     def put_back(self, state: State, config: Config, found: Found) -> bool:
         """Make the workspace what it was before a session was restored in it that is now given up."""
@@ -686,7 +695,7 @@ class _Story:
             errand.refuse(earlier)
         if resumes is not None and isinstance(successor.foresee(resumes), NoneFound):
             raise UnknownSession(
-                f"The store {depot.store.name} has no checkpoint of session {resumes}, and it is not here either: if "
+                f"The store {depot.shown} has no checkpoint of session {resumes}, and it is not here either: if "
                 "it was begun, its machine was lost before the first one was stored. Nothing was run.",
                 hint="`endstate run PROMPT` begins anew; `endstate sessions inspect --store …` shows what is stored.",
             )
@@ -714,9 +723,10 @@ class _Story:
         if found.restored:
             self.ports.emit(found.restored)
             self.ports.notice(f"Restored from {found.restored.key}, tree {found.restored.tree_hash}.")
-            is_worth_it = found.restored.replaced or self.settings.on_mismatch == "continue"
-            if found.restored.kept and found.has_replaced and is_worth_it:
-                self._tell_replaced("restore", found.restored.kept, found.restored.replaced)
+            came = found.restored
+            is_worth_it = came.replaced or came.refs or self.settings.on_mismatch == "continue"
+            if came.kept and found.has_replaced and is_worth_it:
+                self._tell_replaced("restore", came.kept, came.replaced, came.refs)
             for reason in found.restored.reasons:
                 self.ports.notice(f"Not restored: {reason}")
             if (aside := found.restored.set_aside) is not None:
@@ -737,17 +747,18 @@ class _Story:
     ) -> None:
         """Unasked or as asked, it may have been somebody's: so it is named, with the way to have it again."""
         names = few([short(name) for name in replaced], _NAMED)
+        there = f"../kept-{kept[:12]}"
         count = "1 file that was here was" if len(replaced) == 1 else f"{len(replaced)} files that were here were"
         self.ports.notice(
             (f"{count} replaced or removed by the {by}: {names}. " if replaced else "")
             + f"What was here before is kept as snapshot {kept}; beside this directory, it can be had again: "
-            f"mkdir ../kept && git --git-dir {shlex.quote(str(self.state.path / 'objects'))} archive {kept}:tree "
-            "| tar -x -C ../kept"
+            f"mkdir {there} && git --git-dir {shlex.quote(str(self.state.path / 'objects'))} archive {kept}:tree "
+            f"| tar -x -C {there}"
         )
         if refs:
             moved = few([f"{short(name)} was {named[:12]}" for name, named in refs.items()], _NAMED)
             self.ports.notice(
-                f"Refs were moved or removed as well: {moved}. `git branch NAME COMMIT` makes a branch of one again."
+                f"Refs were moved or removed as well: {moved}. `git update-ref NAME COMMIT` has one again."
             )
 
     def _shipper(
@@ -949,7 +960,7 @@ class _Story:
     def _newest(self) -> str:
         found = self.store.all()
         readable = [s for s in found if s.state is not None and s.state.was_asked]
-        unfinished = [s for s in found if s.state is None or (s.state.was_asked and not s.is_finished)]
+        unfinished = [s for s in found if s.is_waiting]
         if unfinished and unfinished[0].state is None:
             # What cannot be read may be what was meant: never report another session's success in its place.
             try:

@@ -13,7 +13,7 @@ from typing import Any
 
 from endstate_action.durable import Depot, Line, NoDepot
 from endstate_action.errors import EndstateError, InputError, Mismatch, ProviderUnavailable, StateError, UnknownSession
-from endstate_action.restoring import Arrived, refuse_elsewhere, refuse_unfinished, restore, unfinished
+from endstate_action.restoring import Arrived, is_of_another, refuse_elsewhere, refuse_unfinished, restore, unfinished
 from endstate_action.state.checkpoint.choose import (
     AlreadyDone,
     Choice,
@@ -197,11 +197,22 @@ class Successor:
 
     def _refuse_to_replace(self, opened: Opened) -> None:
         """What somebody has done in this checkout is not to be replaced unasked, though it would be kept."""
-        own = [] if self.goes_on else _own_work(self.place(_bound(opened)), _bound(opened).get("base"))
+        if self.goes_on:
+            return
+        place, session = self.place(_bound(opened)), opened.manifest.about.session
+        if is_of_another(opened, place):
+            raise Mismatch(
+                f"Session {session} was begun in another repository, as far as git can tell: of the commits that it "
+                "knew, none is here. Nothing was restored and nothing was run.",
+                differences=("repository: another one, with no commit of the session's",),
+                hint="Resume in a clone of its own repository, or in an empty one (`git init`). `--on-mismatch "
+                "continue` restores it here all the same; what is here now would be kept as a snapshot.",
+            )
+        own = _own_work(place, _bound(opened).get("base"))
         if own:
             raise Mismatch(
-                f"This checkout has {' and '.join(own)}, which a restore of session {opened.manifest.about.session} "
-                "would replace. Nothing was restored and nothing was run.",
+                f"This checkout has {' and '.join(own)}, which a restore of session {session} would replace. "
+                "Nothing was restored and nothing was run.",
                 differences=tuple(own),
                 hint="Resume in a fresh clone, or add `--on-mismatch continue`, which keeps it as a snapshot.",
             )
@@ -234,7 +245,7 @@ class Successor:
                     # To replace what can be had nowhere else was refused, but for what git ignores.
                     published = set(map(display, repository.paths_at(head))) if head else set()
                     arrived = replace(arrived, replaced=tuple(p for p in arrived.replaced if p not in published))
-                replaced = bool(arrived.replaced) if repository else not self.is_ours_alone
+                replaced = bool(arrived.replaced or arrived.refs) if repository else not self.is_ours_alone
                 name = manifest.about.session
                 return Found(arrived, manifest, name, None, effects_before, is_elsewhere, replaced, _told(aside))
             case AlreadyDone(key):
@@ -370,7 +381,7 @@ def find_session(
             f"Session {wanted!r} could be {', '.join(matching)}; nothing was run.", hint="Give more digits."
         )
     if not matching:
-        where = f"in {sessions.directory} or in the store {depot.store.name}"
+        where = f"in {sessions.directory} or in the store {depot.shown}"
         raise UnknownSession(
             f"There is no session {wanted!r} {where}; nothing was run.",
             hint="`endstate sessions inspect --store …` shows what is stored."
@@ -383,13 +394,16 @@ def find_session(
 def _looked_at(depot: Depot, lineages: list[str]) -> tuple[list[tuple[bool, float, str]], int]:
     """Whether each is unfinished, when its newest checkpoint was made, its name; and how many there was no time for."""
     found: list[tuple[bool, float, str]] = []
-    until = time.monotonic() + LOOK_S
+    given_up: set[str] = set()
+    unseen, until = 0, time.monotonic() + LOOK_S
     for number, lineage in enumerate(lineages):
         if found and time.monotonic() > until:
-            return found, len(lineages) - number
+            unseen = len(lineages) - number
+            break
         looked = look(depot.store, depot.sealing, depot.expected(Line(lineage)))
         found += [(not is_finished(o), o.manifest.at, lineage) for o in looked.opened.values()]
-    return found, 0
+        given_up |= {_bound(o).get("instead-of", "") for o in looked.opened.values() if o.records}
+    return [(is_open and name not in given_up, at, name) for is_open, at, name in found], unseen
 
 
 def _newest_stored(depot: Depot, stored: list[str] | None, found: list[tuple[bool, float, str]]) -> str:
@@ -399,8 +413,8 @@ def _newest_stored(depot: Depot, stored: list[str] | None, found: list[tuple[boo
         return stored[-1]
     if not found:
         raise UnknownSession(
-            f"There is no checkpoint in the store {depot.store.name}, and no session here; nothing was run.",
-            hint="`endstate run PROMPT` begins one."
+            f"There is no checkpoint in the store {depot.shown}, and no session here; nothing was run.",
+            hint="Is this the directory, and that the store? `endstate run PROMPT` begins a new session."
             if stored is not None
             else "This store cannot list what it has: name the session with --session.",
         )
@@ -430,8 +444,9 @@ def _own_work(place: Workplace, base: str | None) -> list[str]:
         own.append(f"the commit {head[:12]}, which no remote repository has")
     refs = repository.unpublished([name for name in (base, head) if name])
     if refs:
-        names = ["a stash" if ref == "refs/stash" else short(ref.removeprefix("refs/heads/")) for ref in refs]
-        own.append(f"branches of its own ({few(names)}), which no remote repository has")
+        names = [short(ref.removeprefix("refs/heads/")) for ref in refs if ref != "refs/stash"]
+        own += ["a stash"] if "refs/stash" in refs else []
+        own += [f"branches of its own ({few(names)}), which no remote repository has"] if names else []
     return own
 
 

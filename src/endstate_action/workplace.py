@@ -97,7 +97,7 @@ class Workplace:
             (".git", self.state_name),
             cache=self.state.cache,
             head=self.head,
-            refs=self._refs,
+            refs=self.refs,
             snapshots=snapshots,
         )
 
@@ -108,7 +108,8 @@ class Workplace:
         except GitError:
             return "unreadable"
 
-    def _refs(self) -> dict[str, str]:
+    def refs(self) -> dict[str, str]:
+        """What the repository's own refs name; what an agent did to `.git` must not end its run."""
         try:
             return self.repository.refs() if self.repository else {}
         except GitError:
@@ -137,8 +138,8 @@ class Workplace:
         if isinstance(found, NoSandbox) and choice == "required":
             raise InputError(
                 f"sandbox is required, and there is none: {found.reason} Nothing was run and nothing was spent.",
-                hint="Install bubblewrap where user namespaces are allowed, or use --sandbox auto: "
-                "an interrupted shell command is then refused instead of rolled back.",
+                hint="Put that right (it takes bubblewrap, and user namespaces), or use --sandbox auto: an interrupted "
+                "shell command is then refused instead of rolled back.",
             )
         return found
 

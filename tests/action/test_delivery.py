@@ -39,7 +39,8 @@ def stands(job: Job, ran: Ran) -> None:
     commit, branch = ran.outputs["commit-sha"], ran.outputs["branch"]
     assert commit == job.github.tip(branch)
     assert job.github.git("rev-list", "--count", f"{job.commit}..{commit}") == "1"
-    assert job.github.git("show", f"{commit}:log.txt") == "hi"
+    if ran.outputs["refused-calls"] == "0":  # else it was killed in it, on a machine without a sandbox
+        assert job.github.git("show", f"{commit}:log.txt") == "hi"
     (comment,) = job.github.comments
     assert f'"commit":"{commit}"' in comment["body"]
     assert "**Done in" in comment["body"]

@@ -458,6 +458,12 @@ def test_a_changed_model_on_resume_is_refused_continued_or_restarted(workspace: 
     restarted = endstate(workspace, "run", "--resume", "--model", "m-2", "--on-mismatch", "restart", "--json", *playing)
     assert restarted.code == 0
     assert restarted.json["session-id"] != session
+    assert "Unfinished here" not in restarted.err
+    listed = json.loads(endstate(workspace, "sessions", "list", "--json").out)
+    assert {s["session-id"]: s["state"] for s in listed}[session] == "given up"
+    for again in (("--model", "m-2", "--on-mismatch", "restart"), ("--model", "m-2"), ()):
+        same = endstate(workspace, "run", "--resume", *again, "--json", *playing)
+        assert (same.code, same.json["session-id"]) == (0, restarted.json["session-id"])
 
     continued = endstate(
         workspace, "run", "--session", session, "--model", "m-2", "--on-mismatch", "continue", "--json", *playing

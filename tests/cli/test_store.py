@@ -22,12 +22,13 @@ from endstate_action.restoring import restore
 from endstate_action.state.checkpoint.choose import look
 from endstate_action.state.checkpoint.read import Expected
 from endstate_action.state.directory import locate
-from endstate_action.state.fold import State
+from endstate_action.state.fold import State, fold
 from endstate_action.state.keys import CheckpointKey
 from endstate_action.state.seal import derive_key, open_sealed, seal
 from endstate_action.state.session import SessionStore
 from endstate_action.state.snapshot.pack import apply
 from endstate_action.state.stores.directory import DirectoryStore
+from endstate_action.system.git import discover
 from endstate_action.system.tree import scan
 from endstate_action.workplace import Workplace
 from tests.support.command import Ran, bash, begin, calls, endstate, script, wait_for
@@ -188,11 +189,10 @@ def test_a_directory_that_can_never_be_a_store_ends_the_run_at_once_unspent(
     for arguments in (("do it",), ("--resume", "--session", "0123456789ab")):
         ran = place.run(*arguments, store=f"dir:{where.format(p=place.path)}")
 
-        # One that is not there has no session; that it cannot be made is found out by who begins one.
-        if arguments == ("do it",) or not where.startswith("/proc"):
-            assert (ran.code, words in ran.err) == (2, True), ran.err
-        else:
-            assert ran.code == 12, ran.err
+        # That one which is not there cannot be made is found out by who begins a session.
+        is_missing = where.startswith("/proc") and arguments != ("do it",)
+        said = "There is no directory /proc/no/such" if is_missing else words
+        assert (ran.code, said in ran.err) == (2, True), ran.err
         assert "othing was" in ran.err
         assert "Traceback" not in ran.err
     assert time.monotonic() - began < 40, "nothing of this is tried again for a minute"
@@ -621,10 +621,88 @@ def test_a_restore_does_not_replace_branches_and_stashes_that_are_nowhere_else(p
     refused = place.run("--resume")
 
     assert refused.code == 13, refused.err
-    assert "feature, a stash" in refused.err
+    assert "a stash and branches of its own (feature)" in refused.err
     assert work.git("for-each-ref") == before
     work.git("stash", "drop", "--quiet")
     work.git("branch", "--quiet", "-D", "feature")
+    assert place.run("--resume").code == 0
+
+
+def test_a_store_that_is_not_there_is_named_and_nothing_is_begun(place: Place) -> None:
+    place.killed()
+    typo = f"dir:{place.store}s"
+
+    asked = [
+        place.run("--resume", store=typo),
+        endstate(place.workspace, "sessions", "inspect", "--store", typo, env={"ENDSTATE_STATE_KEY": KEY}),
+        endstate(place.workspace, "restore", "--dry-run", "--store", typo, env={"ENDSTATE_STATE_KEY": KEY}),
+    ]
+
+    for ran in asked:
+        assert (ran.code, f"There is no directory {place.store}s" in ran.err) == (2, True), ran.err
+    assert not Path(f"{place.store}s").exists()
+    assert place.run("--resume").code == 0
+
+
+def test_a_session_that_was_started_over_is_not_gone_on_with_elsewhere(place: Place) -> None:
+    place.replies = [calls(WRITE), {"text": "done"}]
+    assert place.run("do it", "--max-steps", "1").code == 1
+    anew = place.run("--resume", "--model", "m-2", "--on-mismatch", "restart", "--json")
+    assert anew.code == 0, anew.err
+    place.clone()
+
+    ran = place.run("--resume", "--json")
+
+    assert (ran.code, ran.json["session-id"]) == (0, anew.json["session-id"]), ran.err
+
+
+def test_a_git_ref_is_kept_in_an_origin_that_is_a_directory(place: Place) -> None:
+    for address in (str(place.origin.path), os.path.relpath(place.origin.path, place.workspace)):
+        Repo(place.workspace).git("remote", "set-url", "origin", address)
+        ran = place.run("do it", "--require-durable", store="git-ref")
+        assert ran.code == 0, ran.err
+    assert len(place.origin.git("for-each-ref", "refs/endstate").splitlines()) == 2
+
+
+def test_refs_that_a_restore_takes_away_are_named_with_what_they_named(place: Place) -> None:
+    place.killed()
+    work = Repo(place.workspace)
+    work.git("branch", "feature")
+    work.git("-c", "user.name=n", "-c", "user.email=e", "tag", "-a", "v1", "-m", "notes that are only here")
+    tag, tip = work.git("rev-parse", "refs/tags/v1", "refs/heads/feature").split()
+
+    ran = place.run("--resume")
+
+    assert ran.code == 0, ran.err
+    assert f"refs/heads/feature was {tip[:12]}" in ran.err
+    assert f"refs/tags/v1 was {tag[:12]}" in ran.err
+    work.git("update-ref", "refs/tags/v1", tag[:12])
+    assert work.git("tag", "-n", "-l").endswith("notes that are only here")
+
+
+def test_a_session_of_another_repository_replaces_nothing(place: Place) -> None:
+    Repo(place.workspace).commit({"draft.txt": "not pushed\n"}, "draft")
+    assert place.run("do it", "--max-steps", "1").code == 1
+    other = Repo(place.path / "other")
+    other.path.mkdir()
+    other.git("init", "--quiet", "--initial-branch=main")
+    other.commit({"main.c": "int main;\n"}, "begin")
+    place.clone()
+    shutil.rmtree(place.workspace)
+    Repo(place.path).git("clone", "--quiet", str(other.path), str(place.workspace))
+    before = Repo(place.workspace).git("for-each-ref")
+
+    refused = [place.run("--resume"), place.ask("restore", "--dry-run")]
+
+    assert [ran.code for ran in refused] == [13, 13], refused[0].err
+    assert all("was begun in another repository" in ran.err + ran.out for ran in refused)
+    assert place.claims() == ["e0001"]
+    assert Repo(place.workspace).git("for-each-ref") == before
+    assert (place.workspace / "main.c").read_text() == "int main;\n"
+    told = place.run("--resume", "--on-mismatch", "continue")
+    assert told.code == 0, told.err
+    assert "refs/heads/main was" in told.err
+    place.clone()
     assert place.run("--resume").code == 0
 
 
@@ -703,7 +781,7 @@ def test_what_a_restore_replaced_in_a_plain_directory_is_named_and_can_be_had_ag
     assert "resumed, attempt" in after
     (command,) = re.findall(r"can be had again: (.*)", said)
     subprocess.run(["bash", "-ec", command], cwd=second, check=True, capture_output=True)
-    kept = tmp_path / "kept"
+    (kept,) = tmp_path.glob("kept-*")
     assert {str(p.relative_to(kept)): p.read_text() for p in kept.rglob("*") if p.is_file()} == mine
 
 
@@ -780,6 +858,26 @@ def test_of_a_restore_that_was_killed_what_the_first_try_replaced_is_named(tmp_p
     assert arrived.replaced == ("a.txt",)
     assert Repo(state.path / "objects").git("--git-dir", ".", "show", f"{arrived.kept}:tree/a.txt").strip() == "mine"
     assert not state.restore_log.exists()
+
+
+def test_a_restore_that_was_killed_still_names_the_refs_that_it_took_away(place: Place) -> None:
+    place.killed()
+    Repo(place.workspace).git("branch", "feature")
+    looked = look(DirectoryStore(place.store), derive_key(KEY, explicit=True), Expected("", place.session()))
+    opened = looked.opened[max(looked.opened)]
+    state = locate(place.workspace, ".endstate")
+    state.claim()
+    repository = discover(place.workspace, dict(os.environ), state.tmp)
+    bound = fold(opened.records).begun.bound
+    there = Workplace(place.workspace, state, repository, dict(os.environ), bound, DEFAULT_CONFIG)
+    with pytest.raises(InterruptedError):
+        restore(opened, there, Dies(state.sessions), lambda commit: None)
+    assert Repo(place.workspace).git("branch", "--list", "feature") == ""
+
+    ran = place.run("--resume")
+
+    assert ran.code == 0, ran.err
+    assert "refs/heads/feature was" in ran.err
 
 
 def test_a_session_that_is_elsewhere_newer_is_told_to_replace_what_was_done_here_since(place: Place) -> None:

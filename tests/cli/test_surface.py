@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from endstate_action.state.session import SessionStore
 from tests.support.command import ARGV, bash, begin, calls, endstate, script, wait_for
 from tests.support.repos import GitRepo
 
@@ -87,6 +88,29 @@ def test_help_that_nobody_reads_to_its_end_is_no_failure(workspace: Path) -> Non
 
     assert process.wait(timeout=30) == 0
     process.communicate()
+
+
+def test_what_only_tells_ends_without_a_word_where_nobody_reads_on(workspace: Path) -> None:
+    assert endstate(workspace, "run", "do it", *script(workspace, calls(WRITE), {"text": "done"})).code == 0
+    for asked in (("sessions", "list"), ("sessions", "show"), ("sessions", "export"), ("tree-hash",)):
+        process = begin(workspace, *asked)
+        assert process.stdout is not None
+        process.stdout.close()
+        process.wait(timeout=30)
+        assert process.stderr is not None
+        assert (process.returncode, process.stderr.read()) == (128 + signal.SIGPIPE, b""), asked
+        process.stderr.close()
+
+
+def test_a_session_that_was_interrupted_before_it_was_asked_anything_is_listed_as_not_begun(workspace: Path) -> None:
+    playing = script(workspace, {"text": "done"})
+    assert endstate(workspace, "run", "do it", *playing).code == 0
+    SessionStore(workspace / ".endstate" / "sessions").create({"workspace": "directory"}).close()
+
+    listed = endstate(workspace, "sessions", "list", "--json")
+
+    assert [s["state"] for s in json.loads(listed.out)] == ["not begun", "finished"]
+    assert endstate(workspace, "run", "--resume", *playing).out == "done\n"
 
 
 def test_a_prompt_is_read_from_standard_input(workspace: Path) -> None:
@@ -450,5 +474,8 @@ def test_a_finished_session_gives_its_evidence_until_its_tree_is_another(workspa
     (workspace / "a.txt").write_text("mine\n")
     later = endstate(workspace, "run", "--resume", *playing, "--evidence", "../e.json", "--json")
 
-    assert (later.code, later.json["evidence-file"], file.exists()) == (0, None, False)
-    assert "No evidence was written: the workspace has changed" in later.err
+    assert (later.code, later.json["evidence-file"], file.exists()) == (4, None, False)
+    assert (later.json["conclusion"], "the workspace has changed" in later.err) == ("success", True)
+    (workspace / "a.txt").write_text("x\n")
+    assert endstate(workspace, "run", "--resume", *playing, "--evidence", "../e.json").code == 0
+    assert endstate(workspace, "verify", "../e.json").code == 0

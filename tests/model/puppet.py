@@ -153,7 +153,7 @@ class Puppet:
             return Workplace(workspace, state, None, {}, bound, DEFAULT_CONFIG)
 
         store = GatedStore(self.world.store, self)
-        depot = Depot(store, KEY, is_chosen=True, pace=EAGER)
+        depot = Depot(store, KEY, is_chosen=True, pace=EAGER, shown=store.name)
         successor = Successor(depot, Line(SESSION), sessions, place, False, lambda text: None, {})
         self.gate("claim")
         here = SESSION in sessions.names()

@@ -35,8 +35,8 @@ ROWS: tuple[Mutant, ...] = (
         name="dir-no-link",
         guard="No directory of a directory store is reached through a link",
         file="src/endstate_action/state/stores/directory.py",
-        old="with own_files.directory(self._path / ROOT / lineage) as way:",
-        new="with own_files.directory((self._path / ROOT / lineage).resolve()) as way:",
+        old="with own_files.directory(self.path / ROOT / lineage) as way:",
+        new="with own_files.directory((self.path / ROOT / lineage).resolve()) as way:",
         tests=("tests/unit/state/stores/test_directory.py::test_no_directory_is_reached_through_a_link",),
     ),
     Mutant(

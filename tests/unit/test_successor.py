@@ -69,7 +69,7 @@ def elsewhere(tmp_path: Path) -> SessionStore:
 
 
 def depot(store: MemoryStore) -> Depot:
-    return Depot(store, KEY, True, EAGER)
+    return Depot(store, KEY, True, EAGER, store.name)
 
 
 def successor(store: MemoryStore, sessions: SessionStore) -> Successor:

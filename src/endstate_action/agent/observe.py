@@ -136,12 +136,8 @@ class Observer:
         restored = self._snapshots.restore(root)
         if restored.kept is None:
             return PutBack(restored)
-        now = self._refs()
-        return PutBack(
-            restored,
-            self._snapshots.replaced(restored.kept, root),
-            {name: named for name, named in before.items() if now.get(name) != named},
-        )
+        replaced = self._snapshots.replaced(restored.kept, root)
+        return PutBack(restored, replaced, moved(before, self._refs()))
 
     def difference(self, last: Observed, seen: Seen, in_flight: tuple[str | None, ...]) -> str | None:
         """What the model should be told about the way from `last` to `seen`; None where there is nothing to tell.
@@ -175,6 +171,11 @@ class Observer:
         if before is None or before.tree_hash != last.tree_hash or not before.is_sound():
             return None
         return diff(before, seen.scan)
+
+
+def moved(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """Refs that are gone or lead elsewhere, and what they named."""
+    return {name: named for name, named in before.items() if now.get(name) != named}
 
 
 def was_killed_in_opaque_call(state: State) -> bool:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from endstate_action import __version__
-from endstate_action.errors import EndstateError, InputError, Interrupted, Mismatch
+from endstate_action.errors import EndstateError, InputError, Interrupted, Mismatch, StateError
 from endstate_action.system.signals import heeded, hold, release
 
 if TYPE_CHECKING:
@@ -346,7 +346,9 @@ def run(
     report = run_story(settings, Choice(session, lock_timeout), ports)
     _begun.is_running = False
     _show(report, as_json)
-    return CONCLUSIONS[report.result.conclusion]
+    code = CONCLUSIONS[report.result.conclusion]
+    is_missing = evidence is not None and not report.outputs.get("evidence-file")
+    return code or (StateError.exit_code if is_missing else 0)
 
 
 _OF_THE_SESSION = ("prompt", "prompt_file", "resume", "session", "provider", "model", "instructions", "config_file")
@@ -475,6 +477,10 @@ def _say_departed(departed: Departed) -> None:
             _say(f"  {printable(departed.problem.remedy)}")
 
 
+_ONLY_TELL = ("list", "show", "export", "inspect", "restore", "tree-hash", "verify", "demo", "check")
+"""Commands that have done nothing when nobody reads to their end."""
+
+
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
@@ -499,7 +505,10 @@ class _Lines:
                 self._departed(event)
             case SandboxChosen():
                 self._sandbox = event.sandbox
-                if self._is_terminal:
+                if event.sandbox == "none" and click.get_current_context().params.get("sandbox") in (None, "auto"):
+                    # Nobody is to lose it unawares.
+                    self._sandbox += f" ({printable(event.note.rstrip('.'))})"
+                elif self._is_terminal:
                     _say(f"sandbox: {event.sandbox} ({printable(event.note)})")
             case AttemptBegan():
                 _begun.session, _begun.attempt = event.session, event.epoch
@@ -698,6 +707,9 @@ def _put(text: str) -> None:
 def _unwritten(error: OSError) -> int:
     """Whoever was to read it is gone, or the disk behind it is full; asked again, it is said again."""
     _discard(1)
+    context = click.get_current_context(silent=True)
+    if error.errno == errno.EPIPE and context is not None and context.command.name in _ONLY_TELL:
+        return 128 + signal.SIGPIPE  # as a shell shows it of any program
     again = _begun.hint(f"It is recorded: `{_RESUME}` says it again.") if _begun.session else "Run the command again."
     _say(f"endstate: The result could not be written ({error.strerror}).")
     _say(f"  {again}")

@@ -65,7 +65,7 @@ def _listed(session: Listed) -> dict[str, Any]:
     prompt = " ".join(state.prompts[-1].text.split()) if state and state.prompts else ""
     return {
         "session-id": session.id,
-        "state": session.condition if state is None else "finished" if session.is_finished else "unfinished",
+        "state": _condition(session),
         "changed": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(session.changed_at)) + " UTC",
         "attempt": state.epoch if state else None,
         "steps": state.steps if state else None,
@@ -73,6 +73,14 @@ def _listed(session: Listed) -> dict[str, Any]:
         "prompt": prompt[:200],
         "problem": session.problem,
     }
+
+
+def _condition(session: Listed) -> str:
+    if session.state is None:
+        return session.condition
+    if not session.state.was_asked:
+        return "not begun"
+    return "finished" if session.is_finished else "given up" if session.is_given_up else "unfinished"
 
 
 @sessions.command()

@@ -97,7 +97,8 @@ def _stored(
     state.confirm()
     with TemporaryDirectory() as scratch:
         repository = git.discover(workspace, environ, Path(scratch))
-        depot = open_depot(parse_store(store), environ, workspace, Path(scratch) / "store", repository)
+        choice = parse_store(store)
+        depot = open_depot(choice, environ, workspace, Path(scratch) / "store", repository, is_to_be_read=True)
         if isinstance(depot, NoDepot):
             raise InputError(f"The store was not looked at: {depot.reason}.", hint=depot.remedy)
         here = SessionStore(state.sessions)
@@ -127,7 +128,7 @@ def _newest(here: SessionStore) -> str:
     asked = [listed for listed in here.all() if listed.state is not None and listed.state.was_asked]
     if not asked:
         raise UnknownSession("There is no session here.")
-    return next((listed.id for listed in asked if not listed.is_finished), asked[0].id)
+    return next((listed.id for listed in asked if listed.is_waiting), asked[0].id)
 
 
 def _refused(resume: Successor, stored: Stored) -> EndstateError | None:

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -279,10 +279,17 @@ class Listed:
     changed_at: float
     problem: str = ""
     condition: Condition = "readable"
+    is_given_up: bool = False
+    """Whether another one was begun in its place, as somebody asked."""
 
     @property
     def is_finished(self) -> bool:
         return self.state is not None and self.state.is_finished
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a resume goes on with it; of what cannot be read, it may be so."""
+        return self.state is None or (self.state.was_asked and not self.is_finished and not self.is_given_up)
 
 
 class SessionStore:
@@ -459,6 +466,8 @@ class SessionStore:
                 found.append(Listed(_name(path), None, _changed_at(path), str(error), _condition(error)))
             else:
                 found.append(Listed(_name(path), state, state.changed_at))
+        given_up = {s.state.begun.bound.get("instead-of") for s in found if s.state and s.state.was_asked}
+        found = [replace(s, is_given_up=s.id in given_up) for s in found]
         return sorted(found, key=lambda s: (s.changed_at, s.id), reverse=True)
 
     def names(self) -> list[str]:
@@ -490,7 +499,7 @@ class SessionStore:
             known = f"Known: {', '.join(names)}." if names else "There is none yet."
             raise UnknownSession(
                 f"There is no session {prefix!r} in {self.directory}; nothing was run. {known}",
-                hint="`endstate sessions list` shows them; where none is named, the newest is taken.",
+                hint="Is this the directory of that session? `endstate sessions list` shows those that are here.",
             )
         return matching[0]
 

@@ -160,6 +160,12 @@ class Repository:
         found = self._git.ask("rev-parse", "-q", "--verify", "--end-of-options", f"{commit}^{{commit}}")
         return text(found).strip() if found else None
 
+    def has_any(self, commits: Iterable[str]) -> bool:
+        """Whether one of these full ids is a commit that is here."""
+        asked = "".join(f"{name}\n" for name in commits).encode()
+        options = ("--no-walk", "--ignore-missing", "--max-count=1", "--stdin")
+        return bool(self._git.out("rev-list", *options, given=asked).strip()) if asked else False
+
     def is_published(self, commit: str) -> bool:
         """Whether a branch of a remote repository had it when it was last looked at."""
         listed = self._git.out(

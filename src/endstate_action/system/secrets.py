@@ -134,7 +134,13 @@ def reexecute_clean(environ: Mapping[str, str], argv: Sequence[str]) -> NoReturn
     kept = {n: v for n, v in harmless.items() if n in _KEPT or n.startswith("LC_")}
     sealed = _seal(json.dumps(dict(environ)).encode())
     env = _without(Secrets(hidden), kept) | {_SEALED: str(sealed)}
-    os.execve(sys.executable, [sys.executable, *_isolated(Path(__file__).parents[1]), *argv], env)  # noqa: S606
+    try:
+        os.execve(sys.executable, [sys.executable, *_isolated(Path(__file__).parents[1]), *argv], env)  # noqa: S606
+    except OSError as error:
+        raise InputError(
+            f"{sys.executable} cannot be started again without secrets ({error.strerror}). Nothing was run.",
+            hint="Install endstate with a Python that this user may execute.",
+        ) from error
 
 
 def take_sealed(environ: Mapping[str, str]) -> dict[str, str] | None:

@@ -11,6 +11,7 @@ writable mmap across two scans, or a turned-back clock. Scan without a cache whe
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -46,7 +47,9 @@ def scan(root: Path | bytes, exclude: Iterable[bytes] = DEFAULT_EXCLUDED, cache:
         where = error.filename if isinstance(error.filename, str | bytes) else root
         raise InputError(
             f"The tree was not hashed: {display(os.fsencode(where))}: {error.strerror}. Nothing was changed.",
-            hint="Name a directory that you may read, and have the disk checked if reading fails again.",
+            hint="Name a directory that is there and that you may read."
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
+            else "Have the disk checked if reading fails again.",
         ) from error
     result = Scan(found, excluded, tuple(sorted(walk.unstable)))
     if cache:

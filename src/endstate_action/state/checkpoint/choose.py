@@ -310,7 +310,7 @@ def _number(key: CheckpointKey) -> int:
     return key.epoch * (MAX_SEQUENCE + 1) + key.sequence
 
 
-_ANEW = "To begin anew, start a new run of the workflow rather than a re-run, or `endstate run` without --resume."
+_ANEW = "To begin anew: `endstate run` without --resume; in a workflow, a new run rather than a re-run."
 
 
 def refusal(choice: Choice) -> EndstateError | None:

@@ -33,7 +33,7 @@ from endstate_action.state.stores.cache_wire import MAX_KEYS, Found, Refused, Wi
 from endstate_action.state.stores.http import Client, NoAnswer
 
 _UNREADABLE = ("write-only", "none")
-_ELSEWHERE = "`store: git-ref` with `permissions: contents: write`, or a bucket"
+_ELSEWHERE = "`store: git-ref` with `permissions: contents: write`, a bucket, or on a disk that stays dir:PATH"
 _MODE_REMEDY = (
     "Set `cache-mode: write` at the job (whoever can start it can then write to the caches of its branch), or use "
     f"{_ELSEWHERE}; a re-run keeps the old workflow file, so start a new run."

@@ -33,6 +33,13 @@ class StoreChoice:
     bucket: str = ""
     path: str = ""
 
+    @property
+    def text(self) -> str:
+        """As `parse_store` reads it."""
+        if self.kind == "dir":
+            return f"dir:{self.path}"
+        return f"{self.kind}://{'/'.join(filter(None, (self.bucket, self.path)))}" if self.bucket else self.kind
+
 
 def parse_store(text: str) -> StoreChoice:
     """The store that `text` names. Touches nothing.

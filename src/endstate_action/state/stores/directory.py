@@ -51,7 +51,7 @@ class DirectoryStore:
     deletes = True
 
     def __init__(self, path: Path, *, link: Callable[..., None] = os.link) -> None:
-        self._path = path
+        self.path = path
         self._link = link
         self._durable: set[str] = set()
 
@@ -96,7 +96,7 @@ class DirectoryStore:
             try:
                 os.fsync(at)
             except OSError as error:
-                return Unavailable(f"{self._path} did not confirm the new name ({error.strerror})")
+                return Unavailable(f"{self.path} did not confirm the new name ({error.strerror})")
             _sweep(at, now - LEFTOVER_AGE_S)
         return Stored(key(lineage, name), len(data))
 
@@ -149,7 +149,7 @@ class DirectoryStore:
             return []
 
     def _lineages(self) -> list[str]:
-        place = self._path / ROOT
+        place = self.path / ROOT
         try:
             with own_files.directory(place):
                 pass  # what is in the way of one is no empty store
@@ -160,7 +160,7 @@ class DirectoryStore:
     @contextmanager
     def _lineage(self, lineage: str) -> Iterator[int]:
         """A descriptor of the directory with a lineage's objects, reached without passing a link."""
-        with own_files.directory(self._path / ROOT / lineage) as way:
+        with own_files.directory(self.path / ROOT / lineage) as way:
             at = os.open(".", _LIST, dir_fd=way)
         try:
             _refuse_others(os.fstat(at), stat.S_ISDIR)
@@ -172,8 +172,8 @@ class DirectoryStore:
         """The directories down to a lineage's, durably: once for each, since another writer may have been killed."""
         if lineage in self._durable:
             return
-        place = self._path / ROOT / lineage
-        known = next((above for above in self._path.parents if above.exists()), self._path)
+        place = self.path / ROOT / lineage
+        known = next((above for above in self.path.parents if above.exists()), self.path)
         try:
             with own_files.directory(place, make=True):
                 pass
@@ -189,7 +189,7 @@ class DirectoryStore:
         self._durable.add(lineage)
 
     def _failed(self, error: OSError) -> Put:
-        reason = f"{self._path}: {error.strerror or error}"
+        reason = f"{self.path}: {error.strerror or error}"
         if isinstance(error, TimeoutError):
             return Unavailable(reason)
         if error.errno in _FINAL:
@@ -201,7 +201,7 @@ class DirectoryStore:
             return within(timeout_s, question)
         except OSError as error:
             remedy = _REMEDY if error.errno in _FINAL else ""
-            raise unreadable(self.name, f"{self._path}: {error.strerror or error}", remedy) from error
+            raise unreadable(self.name, f"{self.path}: {error.strerror or error}", remedy) from error
 
 
 def _write(at: int, name: str, data: bytes) -> float:

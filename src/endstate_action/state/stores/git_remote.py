@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from endstate_action.errors import InputError
 from endstate_action.state.stores.base import Denied, RateLimited, Unavailable
@@ -34,6 +35,8 @@ _URL = re.compile(
     r"|[\w.][\w.-]*@[\w.][\w.-]*:[\w.~][^\s:\\]*",
     re.ASCII,
 )
+_IS_ELSEWHERE = re.compile(r"[^/]*:")
+"""An address with a scheme or a host; git takes anything else for a path."""
 _CONFIG = b"[core]\n\trepositoryformatversion = 0\n"
 _HEAD = b"ref: refs/heads/none\n"
 _IDENTITY = {
@@ -61,8 +64,8 @@ _LOST = re.compile(
     re.IGNORECASE,
 )
 _REMEDY = (
-    "Give the job `permissions: contents: write` (a deploy key needs write access), and let no rule protect "
-    "refs/endstate/; or use another store."
+    "It takes the right to push (`permissions: contents: write` for a job, write access for a deploy key), and no "
+    "rule that protects refs/endstate/; or use another store."
 )
 _SHOWN = 200
 
@@ -101,11 +104,13 @@ class Remote:
         Raises:
             InputError: the address is none that we go to, or there is no git program.
         """
+        if url and not _IS_ELSEWHERE.match(url) and (there := (workspace / url).absolute()).is_dir():
+            url = f"file://{quote(str(there))}"
         if not _URL.fullmatch(url) or not url.isprintable():
             raise InputError(
-                "store git-ref: this repository's address cannot be used, so nothing was started.",
-                hint="It must begin with https://, http://, ssh:// or file://, or be user@host:path, and hold no "
-                "password and no query.",
+                "store git-ref: the address of the remote origin cannot be used, so nothing was started.",
+                hint="It must be a directory, or begin with https://, http://, ssh:// or file://, or be "
+                "user@host:path, and hold no password and no query.",
             )
         # Named with the workspace, so that no program of the repository can pass for git.
         git = Git.for_user(workspace, place, environ)
@@ -229,7 +234,12 @@ class Remote:
         if _DENIED.search(said):
             return Failed(Denied(reason, _REMEDY))
         if _MISSING.search(said):
-            return Failed(Denied(reason, f"Correct the address, or let this job see the repository. {_REMEDY}"))
+            return Failed(
+                Denied(
+                    reason,
+                    f"Correct the address of the remote origin, or let who runs this see the repository. {_REMEDY}",
+                )
+            )
         return Failed(Unavailable(reason, is_doubtful=command == "push"))
 
     def _shown(self, said: str) -> str:
