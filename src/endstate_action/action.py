@@ -414,6 +414,11 @@ class _Asked:
         level = self._level(actor.login)
         if isinstance(level, Unavailable | RateLimited | Ambiguous):
             raise _no_answer(level)
+        if isinstance(level, Denied) and level.has_expired:
+            raise InputError(
+                f"GitHub does not take the token ({level.reason.rstrip('.')}). Nothing was run and nothing was spent.",
+                hint="Correct the secret behind `github-token`. The job's own token is new in each re-run.",
+            )
         found = decide(event, self.rules, level.value if isinstance(level, Applied) else None, recorded)
         match found:
             case Skipped(words):
@@ -671,8 +676,8 @@ class _Asked:
             remedy = f" {_as_inputs(event.problem.remedy)}" if event.problem.remedy else ""
             self.step.log.annotate(
                 "warning",
-                f"No checkpoint leaves this machine, since {event.problem.reason}: if it is lost, so is the run."
-                f"{remedy}",
+                f"No checkpoint leaves this machine, since {event.problem.reason.rstrip('.')}. "
+                f"If it is lost, so is the run.{remedy}",
                 "endstate: not durable",
             )
         if self.working and self.began:
@@ -735,7 +740,11 @@ class _Asked:
         announced = delivery.announce(Result(conclusion, result.reason, result.final_message))  # type: ignore[arg-type]
         self.announced = announced
         if self.working and place.conversation and announced.problems and not announced.comment_url:
-            self.working.end("undelivered", " ".join(announced.problems))
+            self.working.end(
+                "undelivered", " ".join(announced.problems), is_final=announced.is_final, is_kept=announced.is_kept
+            )
+        if delivery.withheld and not announced.commit:
+            self.step.log.annotate("warning", delivery.withheld, "endstate")
         if announced.unwritten:
             self.step.log.annotate(
                 "warning",
@@ -907,7 +916,9 @@ def _missing(what: str, failure: Any, permission: str, *, is_forks: bool = False
     if isinstance(failure, Unavailable | RateLimited | Ambiguous):
         return _no_answer(failure)
     lines = failure.remedy if isinstance(failure, Denied) else f"permissions:\n  {permission}"
-    hint = f"Give the job these lines, in a new run (a re-run keeps the old workflow file):\n{lines}"
+    hint = f"{lines}\nIn a new run: a re-run keeps the old workflow file."
+    if not isinstance(failure, Denied):
+        hint = f"Give the job these lines, in a new run (a re-run keeps the old workflow file):\n{lines}"
     if isinstance(failure, Rejected):
         name = what.partition(":")[0]
         hint = f"No permission would help: put right what GitHub says, or do without, by another `{name}`."
@@ -919,5 +930,5 @@ def _missing(what: str, failure: Any, permission: str, *, is_forks: bool = False
     elif permission not in lines:
         hint = lines
     return InputError(
-        f"{what} is not possible here: {failure.reason}. Nothing was run and nothing was spent.", hint=hint
+        f"{what} is not possible here: {failure.reason.rstrip('.')}. Nothing was run and nothing was spent.", hint=hint
     )

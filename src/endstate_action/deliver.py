@@ -34,7 +34,7 @@ from endstate_action.state.session import Session
 from endstate_action.system.git import Repository
 from endstate_action.system.git_aside import Aside, Changed, aside
 from endstate_action.system.git_call import GitError
-from endstate_action.system.names import display, short
+from endstate_action.system.names import display, few, short
 from endstate_action.system.published import Published, publish
 from endstate_action.system.redaction import Secrets
 from endstate_action.system.tree import scan
@@ -107,7 +107,7 @@ class Announced:
     """Why a file could not be written."""
 
     def without(self, what: str, why: str) -> Announced:
-        return replace(self, problems=(*self.problems, f"The {what} was not delivered: {why}"))
+        return replace(self, problems=(*self.problems, f"The {what} was not delivered: {why.rstrip('.')}."))
 
 
 @dataclass(slots=True)
@@ -128,6 +128,8 @@ class Delivery:
     clock: Callable[[], float] = time.time
     unread: str = field(init=False, default="")
     """Why git could not tell what was changed, as the end of a sentence; empty where it could."""
+    withheld: str = field(init=False, default="")
+    """What is not in the patch, and why, as a sentence."""
     pinned: int = field(init=False, default=0)
     """How many records a checkpoint must have to hold what is to be delivered."""
 
@@ -140,7 +142,7 @@ class Delivery:
             with aside(self.repository, self.environ, base) as seen:
                 bound = self.session.state.begun.bound
                 published = publish(seen, base, bound.get("dirty", {}), bound.get("nested"))
-                patch = make_patch(seen, published.base_tree, published.git_tree)
+                patch = self._patch(seen, published)
                 return self._announce(result, published, patch, seen)
         except GitError as error:
             # What an agent did to `.git` must not cost the result: it is told, without what only git could tell.
@@ -148,6 +150,25 @@ class Delivery:
             self.around = replace(self.around, changed=self._changed_without_git(self.repository.root))
             self.repository = None
             return self._announce(result, None, None, None)
+
+    def _patch(self, seen: Aside, published: Published) -> Patch:
+        """What was changed, without files that hold a secret: it goes wherever somebody takes it."""
+        contents = seen.contents([change.after.id for change in published.changed if change.after])
+        leaking = {
+            change.path: names
+            for change in published.changed
+            if (names := self.secrets.contains(display(change.path)))
+            or (change.after and (names := self.secrets.contains(contents[change.after.id])))
+        }
+        patch = make_patch(seen, published.base_tree, published.git_tree, tuple(leaking))
+        if leaking:
+            paths = self.secrets.hide(few([short(display(path)) for path in leaking]))
+            names = sorted({name for found in leaking.values() for name in found})
+            self.withheld = f"The patch is without {paths}, since that holds the value of {', '.join(names)}."
+        if found := self.secrets.contains(patch.data):
+            self.withheld = f"There is no patch, since it would have held the value of {', '.join(found)}."
+            patch = Patch(b"", "", 0)
+        return patch
 
     def _changed_without_git(self, root: Path) -> tuple[told.ChangedFile, ...] | None:
         """By our own scan of the workspace; None where the one of the task's start is not on this machine."""
@@ -168,7 +189,8 @@ class Delivery:
             announced = self._commit(announced, seen)
         announced = self._told(self._with_patch(announced), result)
         after = self._comment(announced, result)
-        return after if after.problems == announced.problems else self._told(after, result)
+        is_told = after.problems == announced.problems and not self._is_unfit()
+        return after if is_told else self._told(after, result)
 
     def _told(self, announced: Announced, result: Result) -> Announced:
         """With evidence that says what is known by now, in a file as well."""
@@ -262,7 +284,7 @@ class Delivery:
             # as long as there is much to upload, and nothing refers to them yet.
             held = self._held()
             if held is not None:
-                return announced.without("commit", held)
+                return replace(announced.without("commit", held), is_final=self._is_unfit())
             prepared = commits.prepare(plan, _changes(changed, contents))
             if not isinstance(prepared, Applied):
                 return replace(announced.without("commit", _why(prepared)), is_final=is_final(prepared))
@@ -270,7 +292,7 @@ class Delivery:
                 "commit", lambda may_write: _push(commits, plan, prepared.value, target, may_write)
             )
             if not known.ok:
-                is_refused = refusal is not None and is_final(refusal)
+                is_refused = self._is_unfit() if refusal is None else is_final(refusal)
                 return replace(announced.without("commit", known.reason), is_final=is_refused)
         return _with_commit(announced, known, target.branch)
 
@@ -331,7 +353,7 @@ class Delivery:
         outcome: Outcome[str] = TooLate()
         for _ in range(_MOST_FENCES):
             held = self._held()
-            if held is not None:
+            if held is not None and not (what == "comment" and self._may_edit_all_the_same()):
                 return self._recorded(what, ok=False, value="", reason=held), None
             until = time.monotonic() + SENDER_S
             outcome = act(lambda until=until: time.monotonic() < until)  # type: ignore[misc]
@@ -344,6 +366,17 @@ class Delivery:
         if self.shipper:
             self.shipper.soon()
         return done, None if isinstance(outcome, Applied) else outcome
+
+    def _is_unfit(self) -> bool:
+        """Whether nothing is stored since the workspace holds a secret, say: no repeat would find that otherwise."""
+        return self.shipper is not None and self.shipper.is_unfit
+
+    def _may_edit_all_the_same(self) -> bool:
+        """Of what cannot be stored, what was said need not be lost too: to edit our own comment twice does no harm."""
+        if self.shipper is None or not self._is_unfit() or self.place.known is None:
+            return False
+        self.shipper.refuse_superseded()
+        return True
 
     def _held(self) -> str | None:
         """Ship, and read the fence; the reason where nothing may be sent."""
@@ -374,6 +407,11 @@ class Delivery:
             uncommitted = told.Uncommitted(patch_file=None)
         if self.unread and not any(self.unread in problem for problem in problems):
             notes = (f"Git{self.unread.removeprefix('git')}", *problems)
+        if self.withheld and not (announced and announced.commit):
+            notes = (*notes, self.withheld)
+        departed = self.shipper.departed if self.shipper else None
+        if departed and departed.shipped and departed.problem:
+            notes = (*notes, f"Nothing newer than that checkpoint was stored, since {departed.problem.reason}")
         conclusion, reason = result.conclusion, result.reason
         if conclusion == "success" and problems:
             conclusion, reason = "undelivered", " ".join(problems)

@@ -141,19 +141,22 @@ def read_comment(environ: Mapping[str, str], reference: Reference, path: Path) -
         InputError: there is none of ours, or it cannot be read.
     """
     repository = reference.repository or _repository_at(path, environ)
-    found = Conversation(_github(environ), repository, reference.number).comments()
+    github = _github(environ)
+    found = Conversation(github, repository, reference.number).comments()
     if not isinstance(found, Applied):
         raise InputError(
             f"Pull request #{reference.number} of {repository} could not be read ({found.reason}). Nothing was "
             "verified.",
             hint="Set GITHUB_TOKEN to a token that may read it, or name the evidence file.",
         )
-    # Who quotes our marker is a person; whoever posts through an app is at least one of the repository's own.
-    ours = [c for c in found.value if parse_marker(c.body) and Viewer(None).wrote(c.author)]
+    # Who quotes our marker is a person; an app is at least one of the repository's own, and who verifies knows himself.
+    me, an_app = viewer_of(github), Viewer(None)
+    ours = [c for c in found.value if parse_marker(c.body) and (an_app.wrote(c.author) or me.wrote(c.author))]
     ours = [c for c in ours if reference.comment in (None, c.id)]
     if not ours:
         raise InputError(
-            f"Pull request #{reference.number} of {repository} has no comment of endstate's. Nothing was verified.",
+            f"Pull request #{reference.number} of {repository} has no comment of endstate's, by an app or by whom this "
+            "token is of. Nothing was verified.",
             hint="Name the evidence file.",
         )
     return ours[-1].body

@@ -815,6 +815,7 @@ class _Story:
             lambda: successor.superseded_by(epoch) or self.ports.newer_attempt(),
             is_required=self.settings.require_durable,
             is_chosen=depot.is_chosen,
+            may_be_known=found.manifest is not None or bool(session.state.attempts),
             tell=self.ports.emit,
             check=interrupts.check,
         )

@@ -49,6 +49,7 @@ class Shipper:
         fence: the number of a newer attempt, if there is one; raises `StoreUnreadable`.
         is_required: whether it is an error that nothing can be stored.
         is_chosen: whether a person named the store; else one that denies us is as good as none.
+        may_be_known: whether an earlier attempt may have stored something of this session.
         tell: told of the first checkpoint, or why there is none.
         check: raises when this attempt was asked to stop.
     """
@@ -61,6 +62,7 @@ class Shipper:
         *,
         is_required: bool = False,
         is_chosen: bool = True,
+        may_be_known: bool = True,
         tell: Callable[[Departed], None] = lambda departed: None,
         check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -70,6 +72,7 @@ class Shipper:
         self._fence = fence
         self._is_required = is_required
         self._is_chosen = is_chosen
+        self._may_be_known = may_be_known
         self._tell = tell
         self._check = check
         self._clock = clock
@@ -81,6 +84,12 @@ class Shipper:
     def departed(self) -> Departed:
         newest = self._uploader.newest
         return Departed(self._store if newest else "none", newest, self._uploader.problem)
+
+    @property
+    def is_unfit(self) -> bool:
+        """Whether what is recorded may not leave the machine as it is, whatever the store does."""
+        problem = self._uploader.problem
+        return problem is not None and problem.is_ours
 
     def begin(self) -> None:
         outcome = self._uploader.ship(FIRST_S, self._check)
@@ -108,16 +117,18 @@ class Shipper:
             return None
         deadline = self._clock() + BARRIER_S
         outcome = self._uploader.ship(BARRIER_S, self._check)
-        if isinstance(outcome, NotShipped):
+        if isinstance(outcome, NotShipped) and not self._goes_without:
+            self._tell_trouble()
             return f"it could not be made safe that it happens only once, since {outcome.reason}"
-        self._tell(self.departed)
+        if not isinstance(outcome, NotShipped):
+            self._tell(self.departed)
         return self._pass_fence(deadline)
 
     def start(self) -> str | None:
         if self._is_off:
             return None
         outcome = self._uploader.ship(BARRIER_S, self._check)
-        if isinstance(outcome, NotShipped):
+        if isinstance(outcome, NotShipped) and not self._goes_without:
             return f"it may have ended an earlier attempt, and its start could not be stored, since {outcome.reason}"
         return None
 
@@ -143,6 +154,11 @@ class Shipper:
             return
         if newer is not None:
             raise _superseded(newer)
+
+    @property
+    def _goes_without(self) -> bool:
+        """Whether this is as if there were no store: nothing could leave from the start, which was said then."""
+        return self.is_unfit and self._uploader.newest is None and not self._may_be_known
 
     def _tell_trouble(self) -> None:
         """Once for each time that a store stops taking them: until then all that was told of is what was stored."""
@@ -200,6 +216,6 @@ def _superseded(newer: int) -> Superseded:
 
 def _not_durable(outcome: NotShipped) -> InputError | ProviderUnavailable:
     said = f"Checkpoints cannot leave this machine: {outcome.reason}. With require-durable, nothing was run or spent."
-    if outcome.is_final:
+    if outcome.is_final or outcome.is_ours:
         return InputError(said, hint=outcome.remedy or "Name another store, or do without --require-durable.")
     return ProviderUnavailable(said, hint=outcome.remedy or "Try again when the store can be reached.")

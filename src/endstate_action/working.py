@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from endstate_action.ci import render
 from endstate_action.ci.conclusions import Conclusion
@@ -82,11 +83,12 @@ class Working:
             self._edited = time.monotonic()
             self._say(self._body())
 
-    def end(self, conclusion: Conclusion, why: str) -> None:
+    def end(self, conclusion: Conclusion, why: str, *, is_final: bool = False, is_kept: bool = True) -> None:
         """Say that this attempt is over, and why, in the little time that a signal leaves."""
         self._over.set()
         self._wake.set()
-        last = threading.Thread(target=self._last, args=(conclusion, self._secrets.redact(why)), daemon=True)
+        said = partial(render.ended, reason=self._secrets.redact(why), is_final=is_final, is_kept=is_kept)
+        last = threading.Thread(target=self._last, args=(conclusion, said), daemon=True)
         last.start()
         last.join(LAST_WORD_S)
 
@@ -100,9 +102,10 @@ class Working:
         """For who announces the result: which comment it was, and what stood there before it."""
         return replace(place, known=self._comment, may_recreate=not self._is_recreated, before=self._before)
 
-    def _last(self, conclusion: Conclusion, reason: str) -> None:
+    def _last(self, conclusion: Conclusion, said: Callable[..., str]) -> None:
         with suppress(Exception):
-            self._say(render.ended(self._now(), self._place.owner, conclusion, reason, self._earlier()), is_last=True)
+            body = said(self._now(), self._place.owner, conclusion, earlier=self._earlier())
+            self._say(body, is_last=True)
 
     def _say(self, body: str, *, is_last: bool = False) -> None:
         is_ours = self._place.is_ours

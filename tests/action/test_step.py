@@ -19,6 +19,9 @@ from tests.support.step import ROOT, Job, Ran, children_of, outputs_of, stage, t
 
 pytestmark = pytest.mark.slow
 
+KEY = "sk-ant-test-0123456789abcdef0123456789"
+WRITES_KEY = f"printf {KEY[:20]} > key.txt; printf {KEY[20:]} >> key.txt; echo fine > ok.txt"
+
 TURNS = turns(answer("I look.", call("write", path="app.py", content="VERSION = 2\n")), answer("The version is 2."))
 NUMBERS = ("attempt", "steps", "input-tokens", "output-tokens", "settlements", "refused-calls")
 
@@ -200,17 +203,46 @@ def test_a_file_that_could_not_be_written_is_named_in_no_output(job: Job, tmp_pa
 
 def test_a_secret_leaves_in_no_way(tmp_path: Path) -> None:
     """In the last words, in the prompt, in a file: hidden, or held back with its name."""
-    key = "sk-ant-test-0123456789abcdef0123456789"
-    command = f"printf {key[:20]} > key.txt; printf {key[20:]} >> key.txt"
-    script = turns(answer(call("bash", command=command)), answer(f"It is {key}."))
-    with stage(tmp_path, script) as job:
-        job.inputs |= {"commit": "branch", "prompt": f"Use {key}."}
+    with stage(tmp_path, turns(answer(call("bash", command=WRITES_KEY)), answer(f"It is {KEY}."))) as job:
+        job.inputs |= {"commit": "branch", "prompt": f"Use {KEY}."}
         ran = job.attempt(1)
         assert (ran.code, ran.conclusion) == (2, "undelivered"), ran.log
         assert "key.txt" in ran.log
-        assert key not in ran.log + ran.summary + str(ran.outputs)
-        assert '"state":"undelivered"' in job.github.comments[0]["body"]
-        assert key not in str(job.github.state()) + str([r.body for r in job.github.received])
+        assert KEY not in ran.log + ran.summary + str(ran.outputs)
+        assert ran.outputs["patch-file"], ran.log
+        patch = Path(ran.outputs["patch-file"]).read_text()
+        assert (KEY in patch, "key.txt" in patch, "+fine" in patch) == (False, False, True)
+        assert "The patch is without key.txt" in ran.log
+        (comment,) = job.github.comments
+        assert '"state":"undelivered"' in comment["body"]
+        assert "Until that is put right a repeat would be refused" in comment["body"]
+        assert "nothing is paid twice" not in comment["body"]
+        assert KEY not in str(job.github.state()) + str([r.body for r in job.github.received])
+
+
+def test_what_was_said_beside_a_secret_in_a_file_is_not_lost(tmp_path: Path) -> None:
+    """No checkpoint may hold the file; to edit our own comment takes none."""
+    with stage(tmp_path, turns(answer(call("bash", command=WRITES_KEY)), answer("An hour of work."))) as job:
+        ran = done(job.attempt(1))
+        (comment,) = job.github.comments
+        assert "An hour of work." in comment["body"]
+        assert "The patch is without key" in comment["body"]
+        assert "Nothing newer than that checkpoint was stored, since key" in ran.summary
+        assert "newer ones are not, since key.txt holds the value of" in ran.log
+        assert KEY not in Path(ran.outputs["patch-file"]).read_text()
+
+
+def test_a_secret_that_was_there_before_is_said_and_costs_no_result(tmp_path: Path) -> None:
+    """Nothing could leave from the start: as without a store, and not one attempt after another at full price."""
+    with stage(tmp_path, turns(answer(call("write", path="a.txt", content="x\n")), answer("Done."))) as job:
+        job.inputs["commit"] = "branch"
+        job.prepare = lambda workspace: (workspace / ".env").write_text(f"ANTHROPIC_API_KEY={KEY}\n")
+        refused = job.attempt(1, **{"require-durable": "true"})
+        assert (refused.code, refused.conclusion, job.api.requests) == (2, "failed", []), refused.log
+        ran = done(job.attempt(2))
+        assert "No checkpoint leaves this machine, since .env holds the value of ANTHROPIC_API_KEY" in ran.log
+        assert (len(job.api.requests), len(job.github.comments)) == (2, 1)
+        assert job.github.git("show", f"{ran.outputs['commit-sha']}:a.txt") == "x"
 
 
 # Signals

@@ -102,7 +102,7 @@ def test_without_a_token_nothing_begins(job: Job) -> None:
 
 def test_an_expired_token_is_told_as_such(job: Job) -> None:
     ran = job.attempt(1, **{"github-token": "ghs_another"})
-    refused(job, ran, "nothing was run")
+    refused(job, ran, "Bad credentials", "Nothing was run", "github-token")
     assert "ghs_another" not in ran.log
 
 

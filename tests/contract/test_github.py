@@ -224,16 +224,43 @@ def test_a_long_rate_limit_is_told_and_not_waited_for(server, act, kind, retry_a
     assert server.comments == []
 
 
-def test_a_short_rate_limit_is_waited_for_by_a_read_alone(server):
+def test_a_short_rate_limit_is_waited_for_and_a_write_made_once(server):
     server.fault("comment.list", "secondary", retry_after="1")
     server.fault("comment.create", "secondary", retry_after="1")
 
     assert read(client(server)) == Applied([])
-    assert post(client(server)) == RateLimited(
+    assert isinstance(post(client(server)), Applied)
+    assert len(server.comments) == 1
+
+
+def test_a_rate_limit_is_waited_for_twice_and_no_longer_than_its_sender_may_send(server):
+    server.fault("comment.create", "secondary", times=FOREVER, retry_after="1")
+    answers = [True, False]
+
+    limited = post(client(server))
+
+    assert limited == RateLimited(
         "GitHub answered 403: You have exceeded a secondary rate limit. "
         "Please wait a few minutes before you try again.",
         1.0,
     )
+    assert len([r for r in server.received if r.method == "POST"]) == 3
+    with pytest.raises(Failed) as late:
+        client(server).write("POST", COMMENTS, {"body": "x"}, needs=NEEDS, may_write=lambda: answers.pop(0))
+    assert late.value.failure == TooLate()
+    assert server.comments == []
+
+
+def test_a_long_rate_limit_is_told_at_once(server):
+    server.fault("comment.create", "secondary", retry_after="11")
+
+    assert isinstance(post(client(server)), RateLimited)
+
+
+def test_a_conflict_is_nothing_that_lasts(server):
+    server.fault("comment.create", "409")
+
+    assert isinstance(post(client(server)), Unavailable)
 
 
 # Secrets.

@@ -571,7 +571,9 @@ class GitHubServer:
         behind = self.git("rev-list", f"{head}..{base}").split()
         _, page, headers = self._paged(ahead, query, f"repos/{self.name}/compare/{base}...{head}")
         told = {sha: shapes.commit(self._repo, sha, self._told_of(sha)) for sha in {base, *page}}
-        merge_base = self.git("merge-base", base, head)
+        merge_base = self._ask_git("merge-base", base, head)
+        if merge_base is None:
+            raise Refused(404, f"No common ancestor between {base} and {head}.")
         between = (told[base], shapes.commit(self._repo, merge_base, self._told_of(merge_base)))
         return 200, shapes.comparison(self._repo, between, len(ahead), len(behind), [told[s] for s in page]), headers
 

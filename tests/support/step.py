@@ -74,6 +74,8 @@ class Job:
     """The newest attempt's."""
     on_request: Callable[[int], None] = lambda number: None
     """Called with the number of each request to the model, from 1, before it is answered."""
+    prepare: Callable[[Path], object] = lambda workspace: None
+    """What steps before ours do to the checkout."""
 
     def happen(self, situation: str, **told: Any) -> dict[str, Any]:
         """Another event starts the run: its payload, of the shape that GitHub sends, made to tell of this repository.
@@ -124,6 +126,7 @@ class Job:
                 ("checkout", "-q", "--detach", commit),
             ):
                 subprocess.run(["git", *words], cwd=workspace, check=True)
+        self.prepare(workspace)
         event = machine / "event.json"
         event.write_text(json.dumps(self.event))
         for name in ("output", "summary", "env", "path", "state"):

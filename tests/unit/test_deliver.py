@@ -16,6 +16,7 @@ from endstate_action.account import Around
 from endstate_action.ci.commit import Commits, Target, own_branch
 from endstate_action.ci.evidence import parse_evidence
 from endstate_action.ci.github import GitHub
+from endstate_action.ci.marker import Marker
 from endstate_action.ci.pull_request import Conversation, Viewer
 from endstate_action.deliver import Announced, Delivery, Place, Result
 from endstate_action.errors import Superseded
@@ -43,6 +44,12 @@ class Shipping:
     def __init__(self, *says: str | BaseException | None) -> None:
         self.says, self.barriers = list(says), 0
         self.departed = Departed("none", None)
+        self.is_unfit = False
+        self.newer: BaseException | None = None
+
+    def refuse_superseded(self) -> None:
+        if self.newer:
+            raise self.newer
 
     def barrier(self) -> str | None:
         self.barriers += 1
@@ -354,6 +361,25 @@ def test_a_head_that_was_set_back_by_force_is_not_pushed_over(scene: Scene) -> N
     assert scene.github.tip("change") == there
 
 
+def test_a_head_that_has_nothing_in_common_any_more_is_not_pushed_over(scene: Scene) -> None:
+    git = scene.github.git
+    there = git(
+        "-c",
+        "user.name=n",
+        "-c",
+        "user.email=e",
+        "commit-tree",
+        git("rev-parse", f"{scene.base}^{{tree}}"),
+        "-m",
+        "another history",
+    )
+    git("update-ref", "refs/heads/change", there)
+    announced = scene.attempt(**head(scene))
+    scene.stands(announced, scene.own)
+    assert announced.evidence.head_moved_to == there
+    assert scene.github.tip("change") == there
+
+
 def test_a_head_that_moves_at_the_last_moment_is_not_pushed_over(scene: Scene) -> None:
     scene.github.fault("ref.update", "meanwhile", act=lambda: scene.github.push("change", {"y.txt": "y\n"}))
     scene.stands(scene.attempt(**head(scene)), scene.own)
@@ -512,6 +538,36 @@ def test_a_secret_in_a_file_stops_the_commit_and_the_diff(scene: Scene) -> None:
     announced = scene.attempt()
     assert "app.py holds the value of A_TOKEN" in announced.problems[0]
     assert SECRET not in str(scene.github.state()) + str([r.body for r in scene.github.received])
+    assert scene.github.tip(scene.own) is None
+
+
+def test_a_patch_that_takes_a_secret_away_would_hold_it(scene: Scene) -> None:
+    """What the base has is in the repository already; a patch goes elsewhere."""
+    scene.repo.git("checkout", "-q", "--detach")
+    scene.repo.commit({"old.txt": f"{SECRET}\n"})
+    scene.session.state.begun.bound["base"] = scene.repo.git("rev-parse", "HEAD")  # type: ignore[index]
+    (scene.repo.path / "old.txt").unlink()
+    announced = scene.attempt(target=None)
+    assert announced.patch_file is None
+    assert any("There is no patch" in note for note in announced.evidence.notes)
+
+
+def test_what_may_not_be_stored_is_told_by_an_edit_alone(scene: Scene) -> None:
+    """A comment that is posted twice cannot be taken back; one that is edited twice is the same."""
+    shipper = Shipping(*["since a.txt holds a secret"] * 4)
+    shipper.is_unfit = True
+    refused = scene.attempt(shipper=shipper)
+    assert (refused.is_final, len(refused.problems), scene.github.comments) == (True, 2, [])
+    marker = Marker(OWNER, scene.session.id, 1, 0, "working")
+    working = scene.github.say(BOT, f"{marker.line()}\n**Working.**")
+    shipper.newer = Superseded("2 has taken over")
+    with pytest.raises(Superseded):
+        scene.attempt(shipper=shipper, known=working)
+    assert "Working" in scene.github.comments[0]["body"]
+    shipper.newer, shipper.says = None, ["since a.txt holds a secret"] * 4
+    told = scene.attempt(shipper=shipper, known=working)
+    assert (told.is_final, len(told.problems), len(scene.github.comments)) == (True, 1, 1)
+    assert DONE.said in scene.github.comments[0]["body"]
     assert scene.github.tip(scene.own) is None
 
 

@@ -56,7 +56,9 @@ class Ship:
         self.order: list[str] = []
         self.told: list[Departed] = []
         now = clock or time.monotonic
-        self.uploader = Uploader(builder(self.journal), self.store, lambda: len(self.journal.rows), clock=now)
+        self.holds_secret = False
+        building = builder(self.journal, scan=lambda text: "A_KEY" if self.holds_secret else None)
+        self.uploader = Uploader(building, self.store, lambda: len(self.journal.rows), clock=now)
         self.shipper = Shipper(self.uploader, "memory", self.fence, tell=self.told.append, clock=now, **more)
 
     def fence(self) -> int | None:
@@ -104,6 +106,37 @@ def test_a_store_that_takes_no_more_is_told_once_and_again_when_it_happens_anew(
         troubles.append(sum(told.problem is not None for told in ship.told))
     assert troubles == [1, 1, 2]
     assert all(told.shipped for told in ship.told)
+
+
+def test_where_nothing_may_leave_from_the_start_it_is_as_without_a_store():
+    ship = Ship(may_be_known=False)
+    ship.holds_secret = True
+    ship.shipper.begin()
+    assert ship.told[-1].store == "none"
+    assert (ship.shipper.barrier(), ship.shipper.start()) == (None, None)
+    assert ship.order == ["fence, 0 records shipped"]
+    ship.store.objects[claim_key(LINEAGE, 4)] = b""
+    with pytest.raises(Superseded):
+        ship.shipper.barrier()
+
+
+def test_what_may_not_leave_holds_up_what_an_earlier_checkpoint_would_repeat():
+    known, stored = Ship(may_be_known=True), Ship(may_be_known=False)
+    stored.shipper.begin()
+    for ship in (known, stored):
+        ship.holds_secret = True
+        ship.journal.start()
+        assert "could not be made safe" in (ship.shipper.barrier() or "")
+        assert "could not be stored" in (ship.shipper.start() or "")
+        assert ship.shipper.is_unfit
+    assert stored.told[-1].problem is not None
+
+
+def test_durability_that_is_required_ends_where_nothing_may_leave():
+    ship = Ship(is_required=True)
+    ship.holds_secret = True
+    with pytest.raises(InputError, match="A_KEY"):
+        ship.shipper.begin()
 
 
 def test_a_barrier_ships_again_what_was_recorded_since():

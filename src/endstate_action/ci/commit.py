@@ -12,7 +12,7 @@ import base64
 import hashlib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -341,7 +341,7 @@ class Commits:
             return commit if tip == commit else None
         key, others = plan.key.split(" ")[0], []
         path = self._path(f"compare/{_checked_id(plan.parent)}...{_checked_id(tip)}")
-        for found in self.github.pages(path, _NEEDS_READ, item="commits"):
+        for found in self._between(path, plan.parent, tip):
             made = understood(_sha, found)
             values = _trailers(understood(lambda node: node.need("commit").text("message"), found))
             if made == commit or plan.key in values:
@@ -350,6 +350,16 @@ class Commits:
         if others:
             raise Failed(Ambiguous(f"{_short(others[0])} bears our key, and the digest of something else"))
         return None
+
+    def _between(self, path: str, parent: str, tip: str) -> Iterator[Any]:
+        """The commits of a comparison; none where both are there and have nothing in common."""
+        try:
+            yield from self.github.pages(path, _NEEDS_READ, item="commits")
+        except Failed as failed:
+            if not isinstance(failed.failure, Absent):
+                raise
+            for commit in (parent, tip):
+                self._tree_of(commit)
 
     def _path(self, rest: str) -> str:
         return f"{place_of(self.repository)}/{rest}"

@@ -1,6 +1,7 @@
 """GitHub as we speak to it: one request has one outcome, and no write is repeated behind our back.
 
-Reads are tried again, with a pause; a write is sent once, and not before its sender was asked whether it still may.
+Reads are tried again, with a pause. A write is sent once, and not before its sender was asked whether it still may;
+again only where a rate limit kept it from being applied.
 What cannot be told from the answer (a server error, silence, a cut connection) is called ambiguous, never failed:
 `outcome.once_more` then looks before it sends again. No failure holds the token, nor any address.
 
@@ -41,6 +42,9 @@ TIMEOUT_S = 15
 
 LONGEST_WAIT_S = 60
 """A read waits this long at most for a rate limit; where more is asked for, it gives up."""
+
+LONGEST_WRITE_WAIT_S = 10
+"""And a write, twice: whoever waits for it may be about to be killed."""
 
 MOST_PAGES = 100
 PER_PAGE = 100
@@ -120,15 +124,26 @@ class GitHub:
     ) -> Any:
         """Send once; the JSON that is answered, None where there is none.
 
+        What was refused for a short while only, and so was not applied, is sent again when GitHub asks for that.
+
         Raises:
             Failed: as it says.
         """
-        time.sleep(max(self._last_write + self._write_pause_s - time.monotonic(), 0))
-        if not may_write():
-            raise Failed(TooLate())
-        answer = self._asked(self._writer, verb, path, body)
-        self._last_write = time.monotonic()
-        return self._judged(answer, needs, is_write=True)
+        failure: Failure = TooLate()
+        for is_last in (False, False, True):
+            time.sleep(max(self._last_write + self._write_pause_s - time.monotonic(), 0))
+            if not may_write():
+                raise Failed(TooLate())
+            answer = self._asked(self._writer, verb, path, body)
+            self._last_write = time.monotonic()
+            try:
+                return self._judged(answer, needs, is_write=True)
+            except Failed as failed:
+                failure = failed.failure
+            if is_last or not isinstance(failure, RateLimited) or failure.wait_s > LONGEST_WRITE_WAIT_S:
+                break
+            time.sleep(failure.wait_s)
+        raise Failed(failure)
 
     def viewer(self) -> str | None:
         """The login that the token writes under, `github-actions[bot]` for a job's own; None where it is not told.
@@ -244,11 +259,15 @@ def _failure(answer: _Answer, said: str, needs: str, *, is_write: bool) -> Failu
     match status:
         case 401:
             return Denied(told, "The token has expired or was revoked. Run again with a fresh one.", has_expired=True)
+        case 403 if "locked" in said.lower():
+            return Denied(told, "Unlock the conversation, or do without the comment (`comment: off`, by a variable).")
         case 403:
             name, _, level = needs.partition(": ")
             return Denied(told, f"Give the job this permission:\n\npermissions:\n  {name}: {level}")
         case 404 | 410:
             return Absent(told)
+        case 409:
+            return Unavailable(told)  # something else is at it; nothing was applied
         case _ if status >= 500:
             return Ambiguous(told) if is_write else Unavailable(told)
         case _:

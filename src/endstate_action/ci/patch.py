@@ -7,6 +7,8 @@ found in the repository is executed.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from endstate_action.system.git_aside import Aside
@@ -29,14 +31,16 @@ class Patch:
     """How many lines are not in `shown`."""
 
 
-def make_patch(seen: Aside, before: str, after: str) -> Patch:
-    """The patch that makes the tree `after` out of the tree `before`.
+def make_patch(seen: Aside, before: str, after: str, without: Sequence[bytes] = ()) -> Patch:
+    """The patch that makes the tree `after`, but for the paths `without`, out of the tree `before`.
 
     Raises:
         GitError: git failed.
     """
-    data = seen.git.out("diff-tree", *_EXACT, *_PREFIXES, "--binary", before, after)
-    text = seen.git.out("diff-tree", *_EXACT, *_PREFIXES, before, after).decode("utf-8", "replace")
+    command = ("--no-literal-pathspecs", "diff-tree", *_EXACT, *_PREFIXES)
+    trees = (before, after, "--", ":/", *(":(top,exclude,literal)" + os.fsdecode(path) for path in without))
+    data = seen.git.out(*command, "--binary", *trees)
+    text = seen.git.out(*command, *trees).decode("utf-8", "replace")
     lines = text.removesuffix("\n").split("\n") if text else []
     shown = _beginning(lines)
     return Patch(data, "\n".join(shown), len(lines) - len(shown))

@@ -94,8 +94,9 @@ def _task_in(file: str, read: Read) -> str:
     found = read(file)
     if found is None:
         raise InputError(
-            f"prompt-file: {quoted(file)} does not exist, so nothing was started.",
-            hint="Correct the name, or give the prompt itself.",
+            f"prompt-file: {quoted(file)} is no file of the trusted commit, so nothing was started.",
+            hint="It is read there, not from the checkout: of a pull request, on the branch that it is to go into. "
+            "Correct the name, merge the file there first, or give the prompt itself.",
         )
     return parse_prompt(found, f"prompt-file {quoted(file)}")
 

@@ -35,8 +35,7 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
 class Author:
     login: str
     is_bot: bool
-    app: str | None
-    """The short name of the app that it was posted through: `github-actions` for a job's own token."""
+    """Whether it is the account of an app, which `github-actions[bot]` is as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Viewer:
         A name alone proves nothing, since people may be called as a bot is without its `[bot]`.
         """
         if self.login is None:
-            return author.is_bot and author.app is not None
+            return author.is_bot
         is_bot = self.login.endswith("[bot]")
         return is_bot == author.is_bot and _plain(self.login) == _plain(author.login)
 
@@ -271,9 +270,9 @@ def _comment(node: Node) -> PostedComment:
 
 def _author(node: Node) -> Author:
     # The author of an account that is gone is null: nobody, and so not us.
-    user, app = node.child("user"), node.child("performed_via_github_app")
+    user = node.child("user")
     login, kind = (user.text("login"), user.text("type")) if user else ("", "")
-    return Author(login, kind == "Bot", app.text("slug") or None if app else None)
+    return Author(login, kind == "Bot")
 
 
 def _pull_request(node: Node) -> PullRequestNow:

@@ -181,12 +181,22 @@ def working(now: Working, owner: str, earlier: Sequence[str] = ()) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def ended(now: Working, owner: str, conclusion: str, reason: str, earlier: Sequence[str] = ()) -> str:
-    """The comment of a run that was cut short before it had a result."""
+def ended(
+    now: Working,
+    owner: str,
+    conclusion: str,
+    reason: str,
+    earlier: Sequence[str] = (),
+    *,
+    is_final: bool = False,
+    is_kept: bool = True,
+) -> str:
+    """The comment of a run that was cut short before it had a result, or could not announce it, as in `comment`."""
     marker = Marker(owner, now.session, now.task, now.effects, conclusion)  # type: ignore[arg-type]  # `State`
     done = f"{_DONE[conclusion]} {_count(now.step, 'step')}" if now.step else _DONE[conclusion].rpartition(" ")[0]
     first = f"**{done}.** {plain(reason, 800)}"
-    parts = [f"{marker.line()}\n{first}", _WHAT_NOW[conclusion], f"{link('Open the run', now.run_url)}."]
+    advice = _what_now(conclusion, is_final=is_final, is_kept=is_kept)
+    parts = [f"{marker.line()}\n{first}", advice, f"{link('Open the run', now.run_url)}."]
     return "\n\n".join([*parts, *_folded_earlier(earlier)]) + "\n"
 
 
@@ -275,16 +285,18 @@ def _assembled(above: list[str], evidence: Evidence, said: str, patch: Patch | N
     return "\n\n".join([*above, *_difference(patch, min(room, _DIFF_UNITS)), *below]) + "\n"
 
 
+def _what_now(conclusion: str, *, is_final: bool, is_kept: bool, has_patch: bool = False) -> str:
+    if is_final:
+        return f"{_REFUSED_FOR_GOOD} {_BY_HAND if has_patch else 'Ask'}, {_WITHOUT_IT}"
+    return NOT_KEPT if conclusion == "undelivered" and not is_kept else _WHAT_NOW[conclusion]
+
+
 def _advice(evidence: Evidence, *, is_final: bool, is_kept: bool) -> Iterator[str]:
     file = evidence.uncommitted.patch_file if evidence.uncommitted else None
-    if is_final:
-        yield f"{_REFUSED_FOR_GOOD} {_BY_HAND if file else 'Ask'}, {_WITHOUT_IT}"
-    elif evidence.conclusion == "undelivered" and not is_kept:
-        yield NOT_KEPT
-    elif evidence.conclusion == "undelivered" and is_unread(evidence):
-        yield LOOK_AGAIN
-    elif now := _WHAT_NOW[evidence.conclusion]:
-        yield now
+    is_looked_at_again = evidence.conclusion == "undelivered" and is_kept and is_unread(evidence) and not is_final
+    now = _what_now(evidence.conclusion, is_final=is_final, is_kept=is_kept, has_patch=bool(file))
+    if now:
+        yield LOOK_AGAIN if is_looked_at_again else now
     if evidence.accepted_mismatches:
         shown = "; ".join(plain(m, 200) for m in evidence.accepted_mismatches[:5])
         yield f"**Continued on purpose under another contract:** {shown}."

@@ -73,7 +73,7 @@ def test_the_task_is_the_prompt_or_its_file_or_the_comment(inputs: dict[str, str
     [
         ("push", None, {}, "There is no prompt"),
         ("push", None, {"prompt": "a", "prompt-file": "b"}, "both given"),
-        ("push", None, {"prompt-file": "gone.md"}, "does not exist"),
+        ("push", None, {"prompt-file": "gone.md"}, "is no file of the trusted commit"),
         ("push", None, {"prompt": " \n"}, "prompt is blank"),
         ("push", None, {"prompt": "x" * (PROMPT_MAX_BYTES + 1)}, "at most"),
         ("issue_comment.issue", "/endstate", {}, "says nothing after /endstate"),

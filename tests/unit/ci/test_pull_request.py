@@ -352,17 +352,16 @@ def test_where_github_does_not_say_who_we_are_only_an_app_can_be_us(server, gith
     me = viewer_of(github)
 
     assert me == Viewer(None)
-    assert me.wrote(Author(BOT, is_bot=True, app="github-actions"))
-    assert not me.wrote(Author("mallory", is_bot=False, app=None))
-    assert not me.wrote(Author("mallory", is_bot=False, app="some-client"))
+    assert me.wrote(Author(BOT, is_bot=True))
+    assert not me.wrote(Author("mallory", is_bot=False))
 
 
 def test_a_personal_token_writes_as_its_person():
     me = Viewer("Alice")
 
-    assert me.wrote(Author("alice", is_bot=False, app=None))
-    assert not me.wrote(Author("alice[bot]", is_bot=True, app="alice"))
-    assert not me.wrote(Author("", is_bot=False, app=None))
+    assert me.wrote(Author("alice", is_bot=False))
+    assert not me.wrote(Author("alice[bot]", is_bot=True))
+    assert not me.wrote(Author("", is_bot=False))
 
 
 # What is read.

@@ -11,6 +11,9 @@ from endstate_action.state.stores.base import StoreUnreadable, StoreUnusable
 
 _T = TypeVar("_T")
 
+AGAIN_S = (0.5, 1.5)
+"""The pauses before a question is asked again."""
+
 
 def within(timeout_s: float, work: Callable[[], _T]) -> _T:
     """What `work` returns or raises.
@@ -39,6 +42,23 @@ def within(timeout_s: float, work: Callable[[], _T]) -> _T:
     if error is not None:
         raise error
     return answer  # type: ignore[return-value]
+
+
+def again(ask: Callable[[], _T], passes_after: Callable[[Exception], float | None], deadline: Deadline) -> _T:
+    """What a question is answered, which may be asked a few times: a hiccup of a service is not the end of a run.
+
+    Args:
+        passes_after: after how many seconds what went wrong may be over; None where asking again changes nothing.
+    """
+    for pause_s in AGAIN_S:
+        try:
+            return ask()
+        except Exception as problem:
+            asked_s = passes_after(problem)
+            if asked_s is None or (wait_s := max(asked_s, pause_s)) >= deadline.left():
+                raise
+        time.sleep(wait_s)
+    return ask()
 
 
 class Deadline:

@@ -25,12 +25,12 @@ from endstate_action.state.stores.base import (
     StoreUnusable,
     Unavailable,
 )
-from endstate_action.state.stores.bounded import Deadline
+from endstate_action.state.stores.bounded import Deadline, again
 from endstate_action.state.stores.cache_token import read_token
 from endstate_action.state.stores.cache_v1 import CacheV1
 from endstate_action.state.stores.cache_v2 import CacheV2
 from endstate_action.state.stores.cache_wire import MAX_KEYS, Found, Refused, Wire
-from endstate_action.state.stores.http import Client, NoAnswer
+from endstate_action.state.stores.http import Answer, Client, NoAnswer
 
 _UNREADABLE = ("write-only", "none")
 _ELSEWHERE = "`store: git-ref` with `permissions: contents: write`, a bucket, or on a disk that stays dir:PATH"
@@ -132,12 +132,18 @@ class CacheStore:
         found = self._look([key], deadline)
         if found is None or found.key != key:
             return None
-        answer = self._read(lambda: self._wire.download(found, MAX_ENTRY_BYTES, deadline))
+        answer = self._read(lambda: self._download(found, deadline), deadline)
         if answer.status == 404:
             return None  # evicted since it was found
         if not answer.is_success:
             raise _unreadable(f"status {answer.status} when an entry was downloaded")
         return answer.body
+
+    def _download(self, found: Found, deadline: Deadline) -> Answer:
+        answer = self._wire.download(found, MAX_ENTRY_BYTES, deadline)
+        if answer.status == 429 or answer.status >= 500:
+            raise Refused(answer.status, "")
+        return answer
 
     def first(self, prefixes: Sequence[str], *, timeout_s: float) -> str | None:
         deadline = Deadline(timeout_s)
@@ -161,12 +167,12 @@ class CacheStore:
         return best
 
     def _look(self, keys: Sequence[str], deadline: Deadline) -> Found | None:
-        return self._read(lambda: self._wire.look(keys, deadline))
+        return self._read(lambda: self._wire.look(keys, deadline), deadline)
 
     @staticmethod
-    def _read(ask: Callable[[], _T]) -> _T:
+    def _read(ask: Callable[[], _T], deadline: Deadline) -> _T:
         try:
-            return ask()
+            return again(ask, _passes_after, deadline)
         except Refused as refused:
             if refused.asks_to_wait:
                 raise _unreadable(f"it asks to wait for {refused.retry_after_s:.0f} s") from None
@@ -179,6 +185,14 @@ class CacheStore:
             raise _unreadable(str(refused), _TOKEN_REMEDY if refused.status == 401 else "") from None
         except NoAnswer as failure:
             raise _unreadable(str(failure)) from None
+
+
+def _passes_after(problem: Exception) -> float | None:
+    """After how many seconds a read that was not answered may be; None where it will not."""
+    if isinstance(problem, Refused) and problem.asks_to_wait:
+        return problem.retry_after_s
+    is_passing = isinstance(problem, NoAnswer) or (isinstance(problem, Refused) and problem.status >= 500)
+    return 0.0 if is_passing else None
 
 
 def _unreserved(key: str, refused: Refused) -> Put:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from endstate_action.state.keys import is_lineage
-from endstate_action.state.stores.base import Exists, Put, Stored, Unavailable
-from endstate_action.state.stores.bounded import Deadline, unreadable
+from endstate_action.state.stores.base import Exists, Put, RateLimited, Stored, Unavailable
+from endstate_action.state.stores.bounded import Deadline, again, unreadable
 from endstate_action.state.stores.git_remote import Failed, Remote
 from endstate_action.state.stores.key_parts import highest, key, split
 
@@ -156,7 +156,7 @@ class GitRefStore:
         deadline = Deadline(timeout_s)
         try:
             with self._alone(deadline):
-                return question(deadline)
+                return again(lambda: question(deadline), _passes_after, deadline)
         except Failed as failed:
             raise unreadable(self.name, failed.reason, failed.remedy) from failed
 
@@ -172,3 +172,10 @@ class GitRefStore:
             yield
         finally:
             self._one_request.release()
+
+
+def _passes_after(problem: Exception) -> float | None:
+    outcome = problem.outcome if isinstance(problem, Failed) else None
+    if isinstance(outcome, RateLimited):
+        return outcome.retry_after_s
+    return 0.0 if isinstance(outcome, Unavailable) else None

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from endstate_action.errors import InputError
 from endstate_action.state.keys import ROOT
 from endstate_action.state.stores.base import Denied, Exists, Put, RateLimited, Stored, Unavailable
-from endstate_action.state.stores.bounded import Deadline, unreadable, within
+from endstate_action.state.stores.bounded import Deadline, again, unreadable, within
 from endstate_action.state.stores.key_parts import split
 
 Service: TypeAlias = Literal["s3", "gs", "az"]
@@ -89,7 +89,7 @@ class ObjectStore:
     def get(self, key: str, *, timeout_s: float) -> bytes | None:
         split(key)
         try:
-            return bytes(self._ask(lambda: self._operator.read(key), Deadline(timeout_s)))
+            return bytes(self._read(lambda: self._operator.read(key), Deadline(timeout_s)))
         except _Failed as failed:
             if failed.kind == "NotFound" and not _NO_BUCKET.search(failed.said):
                 return None
@@ -155,9 +155,21 @@ class ObjectStore:
             return [entry.path async for entry in await self._operator.list(prefix, recursive=True)]
 
         try:
-            return self._ask(listing, deadline)
+            return self._read(listing, deadline)
         except _Failed as failed:
             raise self._unreadable(failed) from failed.__cause__
+
+    def _read(self, request: Callable[[], Awaitable[_T]], deadline: Deadline) -> _T:
+        """As `_ask`, and again where it may pass."""
+        return again(lambda: self._ask(request, deadline), self._passes_after, deadline)
+
+    def _passes_after(self, problem: Exception) -> float | None:
+        if not isinstance(problem, _Failed) or problem.kind == "NotFound":
+            return None
+        outcome = self._outcome(problem)
+        if isinstance(outcome, RateLimited):
+            return outcome.retry_after_s
+        return 0.0 if isinstance(outcome, Unavailable) else None
 
     def _ask(self, request: Callable[[], Awaitable[_T]], deadline: Deadline) -> _T:
         """What the request returns.

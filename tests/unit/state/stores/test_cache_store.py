@@ -488,8 +488,8 @@ def test_what_was_evicted_since_it_was_found_is_not_there(service):
         ("error", "404", "try again later"),
         ("garbage", "", "cannot be understood"),
         ("error", "401", "try again later"),
-        ("rate-limit", "9", "it asks to wait for 9 s"),
-        ("rate-limit-403", "9", "it asks to wait for 9 s"),
+        ("rate-limit", "40", "it asks to wait for 40 s"),
+        ("rate-limit-403", "40", "it asks to wait for 40 s"),
         ("rate-limit-403", "", "it asks to wait for 60 s"),
     ],
 )
@@ -497,11 +497,27 @@ def test_a_look_up_without_a_usable_answer_is_not_a_miss(service, kind, detail, 
     with CacheServer() as server:
         store = opened(server, service)
         store.put(KEY, b"data", timeout_s=WAIT)
-        server.fault("lookup", kind, times=2, detail=detail)
+        server.fault("lookup", kind, times=9, detail=detail)
         problem = unreadable(store, timeout_s=SHORT if "time" in words else WAIT)
         assert words in str(problem)
         assert problem.hint
         assert problem.exit_code == 75
+
+
+@services
+@pytest.mark.parametrize("operation", ["lookup", "download"])
+@pytest.mark.parametrize(
+    ("kind", "detail"), [("cut", ""), ("garbage", ""), ("error", "502"), ("rate-limit", "1"), ("rate-limit-403", "1")]
+)
+def test_a_hiccup_of_a_read_is_asked_again(service, operation, kind, detail):
+    if operation == "download" and kind in ("garbage", "rate-limit-403"):
+        pytest.skip("to a download these are content, and a refusal")
+    with CacheServer() as server:
+        store = opened(server, service)
+        store.put(KEY, b"data", timeout_s=WAIT)
+        server.fault(operation, kind, detail=detail)
+
+        assert store.get(KEY, timeout_s=WAIT) == b"data"
 
 
 @services
@@ -526,9 +542,10 @@ def test_a_download_that_is_not_whole_is_not_returned(service, kind, detail):
     with CacheServer() as server:
         store = opened(server, service)
         store.put(KEY, b"data" * 1000, timeout_s=WAIT)
-        server.fault("download", kind, detail=detail)
+        server.fault("download", kind, times=9, detail=detail)
         with pytest.raises(StoreUnreadable):
             store.get(KEY, timeout_s=1.0)
+        server.faults.clear()
         assert store.get(KEY, timeout_s=WAIT) == b"data" * 1000
 
 
