@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from endstate_action.errors import InputError
+from endstate_action.errors import InputError, UnknownSession
 from endstate_action.state.checkpoint.read import Expected
 from endstate_action.state.seal import Key, derive_key
 from endstate_action.state.stores.base import Denied, Store
@@ -72,6 +72,7 @@ def open_depot(
 
     Raises:
         InputError: it cannot be used at all.
+        UnknownSession: it is to be read, and is not there.
     """
     if choice.kind == "none":
         return NoDepot("that was asked for")
@@ -95,7 +96,7 @@ def _refuse_missing(path: Path) -> None:
     try:
         path.stat()
     except FileNotFoundError:
-        raise InputError(
+        raise UnknownSession(
             f"There is no directory {path}, so it was not looked at as a store. Nothing was restored and nothing "
             "was run.",
             hint="Is that the path, and is its disk mounted? `--store none` goes on with what is on this machine.",
