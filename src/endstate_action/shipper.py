@@ -89,7 +89,7 @@ class Shipper:
     def is_unfit(self) -> bool:
         """Whether what is recorded may not leave the machine as it is, whatever the store does."""
         problem = self._uploader.problem
-        return problem is not None and problem.is_ours
+        return problem is not None and problem.has_secret
 
     def begin(self) -> None:
         outcome = self._uploader.ship(FIRST_S, self._check)
@@ -216,6 +216,6 @@ def _superseded(newer: int) -> Superseded:
 
 def _not_durable(outcome: NotShipped) -> InputError | ProviderUnavailable:
     said = f"Checkpoints cannot leave this machine: {outcome.reason}. With require-durable, nothing was run or spent."
-    if outcome.is_final or outcome.is_ours:
+    if outcome.is_final or outcome.has_secret:
         return InputError(said, hint=outcome.remedy or "Name another store, or do without --require-durable.")
     return ProviderUnavailable(said, hint=outcome.remedy or "Try again when the store can be reached.")

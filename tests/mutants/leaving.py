@@ -388,4 +388,12 @@ ROWS: tuple[Mutant, ...] = (
         new="        return True",
         tests=("tests/unit/test_deliver.py::test_what_may_not_be_stored_is_told_by_an_edit_alone",),
     ),
+    Mutant(
+        name="unfit-is-a-secret",
+        guard="Only a secret is what no other machine would find otherwise",
+        file="src/endstate_action/shipper.py",
+        old="problem is not None and problem.has_secret",
+        new="problem is not None and problem.is_ours",
+        tests=("tests/unit/test_shipper.py::test_what_another_machine_may_do_better_is_not_final",),
+    ),
 )

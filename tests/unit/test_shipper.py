@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import pytest
 
 from endstate_action.effects import EffectClass
-from endstate_action.errors import InputError, Interrupted, ProviderUnavailable, Superseded
+from endstate_action.errors import DiskFull, InputError, Interrupted, ProviderUnavailable, Superseded
 from endstate_action.messages import Message, ToolCall, Usage
 from endstate_action.shipper import Departed, Shipper, periodic_before
+from endstate_action.state.checkpoint.build import Built
 from endstate_action.state.epoch import TakenOver, fence
 from endstate_action.state.fold import fold
 from endstate_action.state.keys import CheckpointKey, claim_key
@@ -137,6 +139,29 @@ def test_durability_that_is_required_ends_where_nothing_may_leave():
     ship.holds_secret = True
     with pytest.raises(InputError, match="A_KEY"):
         ship.shipper.begin()
+
+
+class FullDisk:
+    """Makes no checkpoint, today."""
+
+    def build(self, sequence: int) -> Built:
+        raise DiskFull("The disk is full.")
+
+    def done(self, sequence: int, outputs: Mapping[str, Any]) -> Built:
+        raise DiskFull("The disk is full.")
+
+    def confirmed(self, built: Built) -> Collection[str]:
+        return ()
+
+
+def test_what_another_machine_may_do_better_is_not_final():
+    shipper = Shipper(Uploader(FullDisk(), MemoryStore(), lambda: 1), "memory", lambda: None, may_be_known=False)
+    shipper.begin()
+    assert not shipper.is_unfit
+    assert "could not be made safe" in (shipper.barrier() or "")
+    required = Shipper(Uploader(FullDisk(), MemoryStore(), lambda: 1), "memory", lambda: None, is_required=True)
+    with pytest.raises(ProviderUnavailable, match="disk is full"):
+        required.begin()
 
 
 def test_a_barrier_ships_again_what_was_recorded_since():

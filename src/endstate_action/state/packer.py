@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from endstate_action.errors import StateError
+from endstate_action.state.checkpoint.build import SecretInside
 from endstate_action.state.snapshot.compare import load
 from endstate_action.state.snapshot.git_listing import load as load_listing
 from endstate_action.state.snapshot.nearby import Nearby
@@ -31,7 +31,7 @@ class Packer:
         self._last: tuple[str, bytes] | None = None
 
     def pack(self, root: str) -> bytes:
-        """Raises: StateError: something is missing, or a file holds a secret: then nothing of it leaves."""
+        """Raises: StateError: something is missing. SecretInside: a file holds one, so nothing of it leaves."""
         if self._last is None or self._last[0] != root:
             store = self._store = self._store or self._open_store()
             git = load(store, root).git
@@ -46,7 +46,7 @@ class Packer:
         found = self._secrets.in_pieces(self._store.pieces(name))
         if found:
             where = short(display(path)) if path else "a git object"
-            raise StateError(
+            raise SecretInside(
                 f"{self._secrets.hide(where)} holds the value of {', '.join(found)}, so this workspace does not leave "
                 "the machine. It is still whole here.",
                 hint="Remove the secret from the file; checkpoints then go out again.",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from endstate_action.errors import EndstateError
-from endstate_action.state.checkpoint.build import Built
+from endstate_action.state.checkpoint.build import Built, SecretInside
 from endstate_action.state.stores.base import (
     Denied,
     Exists,
@@ -98,6 +98,7 @@ class NotShipped:
     Args:
         is_final: trying again will not help.
         is_ours: it is not the store but what is recorded: trying again helps once that has changed.
+        has_secret: and that is a secret in it, which no other machine would find otherwise.
         wait_s: the store wants to be left alone for so long.
     """
 
@@ -105,6 +106,7 @@ class NotShipped:
     remedy: str = ""
     is_final: bool = False
     is_ours: bool = False
+    has_secret: bool = False
     wait_s: float = 0.0
 
 
@@ -283,7 +285,8 @@ class Uploader:
                 built = self._building.build(self._sequence)
                 drop = frozenset(self._superfluous)
         except EndstateError as error:
-            return self._failed(NotShipped(str(error), error.hint, is_ours=True))
+            has_secret = isinstance(error, SecretInside)
+            return self._failed(NotShipped(str(error), error.hint, is_ours=True, has_secret=has_secret))
         if sum(self._sizes.values()) + len(built.data) > FOOTPRINT_BYTES:
             return self._failed(
                 NotShipped(f"the checkpoints of this attempt take {FOOTPRINT_BYTES >> 20} MB already", is_final=True)
