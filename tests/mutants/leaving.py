@@ -202,8 +202,8 @@ ROWS: tuple[Mutant, ...] = (
         name="restore-kept-first",
         guard="After a restore that was killed, what the first try replaced is what is named",
         file="src/endstate_action/restoring.py",
-        old="    kept = earlier or (restored.kept if restored else None)",
-        new="    kept = restored.kept if restored else None",
+        old="kept=before.kept or (restored.kept if restored else None)",
+        new="kept=restored.kept if restored else None",
         tests=("tests/cli/test_store.py::test_of_a_restore_that_was_killed_what_the_first_try_replaced_is_named",),
     ),
     Mutant(
@@ -226,7 +226,7 @@ ROWS: tuple[Mutant, ...] = (
         name="restore-says-replaced",
         guard="What a restore replaced in a plain directory is said",
         file="src/endstate_action/successor.py",
-        old="bool(arrived.replaced) if repository else not self.is_ours_alone",
+        old="bool(arrived.replaced or arrived.refs) if repository else not self.is_ours_alone",
         new="may_be_others and self.goes_on",
         tests=(
             "tests/cli/test_store.py::test_what_a_restore_replaced_in_a_plain_directory_is_named_and_can_be_had_again",

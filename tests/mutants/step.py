@@ -45,7 +45,7 @@ ROWS: tuple[Mutant, ...] = (
         file="src/endstate_action/deliver.py",
         old="if leaked := self.secrets.contains(body):",
         new="if leaked := []:",
-        tests=("tests/unit/test_deliver.py::test_a_secret_in_a_file_stops_the_commit_and_the_diff",),
+        tests=("tests/unit/test_deliver.py::test_a_secret_in_the_name_of_a_file_stops_commit_and_comment",),
     ),
     Mutant(
         name="deleted-twice",

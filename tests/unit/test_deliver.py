@@ -571,6 +571,14 @@ def test_what_may_not_be_stored_is_told_by_an_edit_alone(scene: Scene) -> None:
     assert scene.github.tip(scene.own) is None
 
 
+def test_a_secret_in_the_name_of_a_file_stops_commit_and_comment(scene: Scene) -> None:
+    scene.repo.write({f"{SECRET}.txt": "x\n"})
+    announced = scene.attempt()
+    assert [problem.split(" was not")[0] for problem in announced.problems] == ["The commit", "The comment"]
+    assert all("A_TOKEN" in problem and SECRET not in problem for problem in announced.problems)
+    assert SECRET not in str(scene.github.state()) + str([r.body for r in scene.github.received])
+
+
 def test_a_secret_in_the_final_message_is_hidden_everywhere(scene: Scene) -> None:
     scene.stands(scene.attempt(replace(DONE, said=f"The key is {SECRET}.")))
     assert SECRET not in str([r.body for r in scene.github.received])
