@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -142,8 +142,9 @@ class Delivery:
             with aside(self.repository, self.environ, base) as seen:
                 bound = self.session.state.begun.bound
                 published = publish(seen, base, bound.get("dirty", {}), bound.get("nested"))
-                patch = self._patch(seen, published)
-                return self._announce(result, published, patch, seen)
+                contents = seen.contents([change.after.id for change in published.changed if change.after])
+                patch = self._patch(seen, published, contents)
+                return self._announce(result, published, patch, contents)
         except GitError as error:
             # What an agent did to `.git` must not cost the result: it is told, without what only git could tell.
             self.unread = f"git cannot read the checkout any more ({short(str(error))})."
@@ -151,15 +152,9 @@ class Delivery:
             self.repository = None
             return self._announce(result, None, None, None)
 
-    def _patch(self, seen: Aside, published: Published) -> Patch:
+    def _patch(self, seen: Aside, published: Published, contents: Mapping[str, bytes]) -> Patch:
         """What was changed, without files that hold a secret: it goes wherever somebody takes it."""
-        contents = seen.contents([change.after.id for change in published.changed if change.after])
-        leaking = {
-            change.path: names
-            for change in published.changed
-            if (names := self.secrets.contains(display(change.path)))
-            or (change.after and (names := self.secrets.contains(contents[change.after.id])))
-        }
+        leaking = {path: names for path, _, names in self._leaks(published.changed, contents)}
         patch = make_patch(seen, published.base_tree, published.git_tree, tuple(leaking))
         if leaking:
             paths = self.secrets.hide(few([short(display(path)) for path in leaking]))
@@ -181,12 +176,16 @@ class Delivery:
         return tuple(told.ChangedFile(path=p, change=kind, mode=None, blob=None) for p, kind in found.items())
 
     def _announce(
-        self, result: Result, published: Published | None, patch: Patch | None, seen: Aside | None
+        self,
+        result: Result,
+        published: Published | None,
+        patch: Patch | None,
+        contents: Mapping[str, bytes] | None,
     ) -> Announced:
         self._pin(result, published)
         announced = Announced(self._evidence(result, published, None, patch), patch, published)
         if self._wants_commit():
-            announced = self._commit(announced, seen)
+            announced = self._commit(announced, contents)
         announced = self._told(self._with_patch(announced), result)
         after = self._comment(announced, result)
         is_told = after.problems == announced.problems and not self._is_unfit()
@@ -258,12 +257,12 @@ class Delivery:
         outbox = self.session.state.outbox
         return bool(outbox and outbox.commit and self.place.commits)
 
-    def _commit(self, announced: Announced, seen: Aside | None) -> Announced:
+    def _commit(self, announced: Announced, contents: Mapping[str, bytes] | None) -> Announced:
         outbox, commits = self.session.state.outbox, self.place.commits
         if outbox is None or outbox.commit is None or commits is None:
             return announced
         pinned, known = outbox.commit, self.session.state.was_delivered("commit")
-        if seen is None or announced.published is None:
+        if contents is None or announced.published is None:
             if known:
                 return _with_commit(announced, known, pinned["branch"])
             self._held()  # a re-run looks again, so it has to find that there is something to look for
@@ -274,7 +273,6 @@ class Delivery:
         )  # fmt: skip
         target = Target(pinned["branch"], is_own=pinned["own"])
         changed = announced.published.changed
-        contents = seen.contents([change.after.id for change in changed if change.after])
         leak = self._leak_in_commit(plan, target, changed, contents)
         if leak:
             return replace(announced, problems=(*announced.problems, leak), is_final=True)
@@ -463,13 +461,20 @@ class Delivery:
         for channel, text in (("message", plan.full_message), ("branch name", target.branch)):
             if self.secrets.contains(text):
                 return f"The commit was not delivered: its {channel} would have held a secret."
-        for change in changed:
-            if found := self.secrets.contains(display(change.path)):
-                return f"The commit was not delivered: the name of a file holds the value of {', '.join(found)}."
-        for change in changed:
-            if change.after and (found := self.secrets.contains(contents[change.after.id])):
-                return f"The commit was not delivered: {display(change.path)} holds the value of {', '.join(found)}."
+        for _, what, names in self._leaks(changed, contents):
+            return f"The commit was not delivered: {what} holds the value of {', '.join(names)}."
         return ""
+
+    def _leaks(
+        self, changed: Sequence[Changed], contents: Mapping[str, bytes]
+    ) -> Iterator[tuple[bytes, str, list[str]]]:
+        """Paths that hold a secret, each with what of it does, and whose value that is; names come first."""
+        for change in changed:
+            if names := self.secrets.contains(display(change.path)):
+                yield change.path, "the name of a file", names
+        for change in changed:
+            if change.after and (names := self.secrets.contains(contents[change.after.id])):
+                yield change.path, display(change.path), names
 
 
 def _inert(line: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from endstate_action.errors import InputError, UnknownSession
@@ -86,10 +86,11 @@ def open_depot(
             "Set ENDSTATE_STATE_KEY (the input state-key) to what the session had, or for a new one to the output "
             "of `openssl rand -hex 32`.",
         )
-    shown = f"dir:{store.path}" if isinstance(store, DirectoryStore) else choice.text
-    if is_to_be_read and isinstance(store, DirectoryStore):
-        _refuse_missing(store.path)
-    return Depot(store, sealing, choice.kind != "auto", pace, shown)
+    if isinstance(store, DirectoryStore):
+        choice = replace(choice, path=str(store.path))
+        if is_to_be_read:
+            _refuse_missing(store.path)
+    return Depot(store, sealing, choice.kind != "auto", pace, choice.text)
 
 
 def _refuse_missing(path: Path) -> None:

@@ -117,11 +117,11 @@ class Shipper:
             return None
         deadline = self._clock() + BARRIER_S
         outcome = self._uploader.ship(BARRIER_S, self._check)
-        if isinstance(outcome, NotShipped) and not self._goes_without:
-            self._tell_trouble()
-            return f"it could not be made safe that it happens only once, since {outcome.reason}"
         if not isinstance(outcome, NotShipped):
             self._tell(self.departed)
+        elif not self._goes_without:
+            self._tell_trouble()
+            return f"it could not be made safe that it happens only once, since {outcome.reason}"
         return self._pass_fence(deadline)
 
     def start(self) -> str | None:

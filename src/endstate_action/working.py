@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from endstate_action.ci import render
 from endstate_action.ci.conclusions import Conclusion
@@ -87,8 +86,8 @@ class Working:
         """Say that this attempt is over, and why, in the little time that a signal leaves."""
         self._over.set()
         self._wake.set()
-        said = partial(render.ended, reason=self._secrets.redact(why), is_final=is_final, is_kept=is_kept)
-        last = threading.Thread(target=self._last, args=(conclusion, said), daemon=True)
+        said = (conclusion, self._secrets.redact(why), is_final, is_kept)
+        last = threading.Thread(target=self._last, args=said, daemon=True)
         last.start()
         last.join(LAST_WORD_S)
 
@@ -102,9 +101,17 @@ class Working:
         """For who announces the result: which comment it was, and what stood there before it."""
         return replace(place, known=self._comment, may_recreate=not self._is_recreated, before=self._before)
 
-    def _last(self, conclusion: Conclusion, said: Callable[..., str]) -> None:
+    def _last(self, conclusion: Conclusion, reason: str, is_final: bool, is_kept: bool) -> None:
         with suppress(Exception):
-            body = said(self._now(), self._place.owner, conclusion, earlier=self._earlier())
+            body = render.ended(
+                self._now(),
+                self._place.owner,
+                conclusion,
+                reason,
+                self._earlier(),
+                is_final=is_final,
+                is_kept=is_kept,
+            )
             self._say(body, is_last=True)
 
     def _say(self, body: str, *, is_last: bool = False) -> None:

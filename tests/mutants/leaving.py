@@ -396,4 +396,28 @@ ROWS: tuple[Mutant, ...] = (
         new="problem is not None and problem.is_ours",
         tests=("tests/unit/test_shipper.py::test_what_another_machine_may_do_better_is_not_final",),
     ),
+    Mutant(
+        name="read-asked-again",
+        guard="A hiccup of a store's read is asked again",
+        file="src/endstate_action/state/stores/cache.py",
+        old="return again(ask, _passes_after, deadline)",
+        new="return ask()",
+        tests=("tests/unit/state/stores/test_cache_store.py::test_a_hiccup_of_a_read_is_asked_again",),
+    ),
+    Mutant(
+        name="conflict-passes",
+        guard="A conflict at GitHub is nothing that lasts",
+        file="src/endstate_action/ci/github.py",
+        old="        case 409:\n",
+        new="        case 999:\n",
+        tests=("tests/contract/test_github.py::test_a_conflict_is_nothing_that_lasts",),
+    ),
+    Mutant(
+        name="another-history",
+        guard="A head that has nothing in common any more has moved, and is no failure",
+        file="src/endstate_action/ci/commit.py",
+        old="            for commit in (parent, tip):\n                self._tree_of(commit)\n",
+        new="            raise\n",
+        tests=("tests/unit/test_deliver.py::test_a_head_that_has_nothing_in_common_any_more_is_not_pushed_over",),
+    ),
 )

@@ -35,8 +35,8 @@ ROWS: tuple[Mutant, ...] = (
         name="secret-in-file",
         guard="No file with a secret is committed",
         file="src/endstate_action/deliver.py",
-        old="if change.after and (found := self.secrets.contains(contents[change.after.id])):",
-        new="if change.after and (found := self.secrets.contains(b'')):",
+        old="if change.after and (names := self.secrets.contains(contents[change.after.id])):",
+        new="if change.after and (names := self.secrets.contains(b'')):",
         tests=("tests/unit/test_deliver.py::test_a_secret_in_a_file_stops_the_commit_and_the_diff",),
     ),
     Mutant(

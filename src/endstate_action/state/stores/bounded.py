@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from endstate_action.state.stores.base import StoreUnreadable, StoreUnusable
+from endstate_action.state.stores.base import RateLimited, StoreUnreadable, StoreUnusable, Unavailable
 
 _T = TypeVar("_T")
 
@@ -59,6 +59,13 @@ def again(ask: Callable[[], _T], passes_after: Callable[[Exception], float | Non
                 raise
         time.sleep(wait_s)
     return ask()
+
+
+def passes_after(outcome: object) -> float | None:
+    """For `again`, of what went wrong as a `Put` tells it."""
+    if isinstance(outcome, RateLimited):
+        return outcome.retry_after_s
+    return 0.0 if isinstance(outcome, Unavailable) else None
 
 
 class Deadline:

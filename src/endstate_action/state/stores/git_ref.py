@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from endstate_action.state.keys import is_lineage
-from endstate_action.state.stores.base import Exists, Put, RateLimited, Stored, Unavailable
-from endstate_action.state.stores.bounded import Deadline, again, unreadable
+from endstate_action.state.stores.base import Exists, Put, Stored, Unavailable
+from endstate_action.state.stores.bounded import Deadline, again, passes_after, unreadable
 from endstate_action.state.stores.git_remote import Failed, Remote
 from endstate_action.state.stores.key_parts import highest, key, split
 
@@ -175,7 +175,4 @@ class GitRefStore:
 
 
 def _passes_after(problem: Exception) -> float | None:
-    outcome = problem.outcome if isinstance(problem, Failed) else None
-    if isinstance(outcome, RateLimited):
-        return outcome.retry_after_s
-    return 0.0 if isinstance(outcome, Unavailable) else None
+    return passes_after(problem.outcome) if isinstance(problem, Failed) else None

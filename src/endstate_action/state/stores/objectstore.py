@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from endstate_action.errors import InputError
 from endstate_action.state.keys import ROOT
 from endstate_action.state.stores.base import Denied, Exists, Put, RateLimited, Stored, Unavailable
-from endstate_action.state.stores.bounded import Deadline, again, unreadable, within
+from endstate_action.state.stores.bounded import Deadline, again, passes_after, unreadable, within
 from endstate_action.state.stores.key_parts import split
 
 Service: TypeAlias = Literal["s3", "gs", "az"]
@@ -166,10 +166,7 @@ class ObjectStore:
     def _passes_after(self, problem: Exception) -> float | None:
         if not isinstance(problem, _Failed) or problem.kind == "NotFound":
             return None
-        outcome = self._outcome(problem)
-        if isinstance(outcome, RateLimited):
-            return outcome.retry_after_s
-        return 0.0 if isinstance(outcome, Unavailable) else None
+        return passes_after(self._outcome(problem))
 
     def _ask(self, request: Callable[[], Awaitable[_T]], deadline: Deadline) -> _T:
         """What the request returns.
