@@ -5,6 +5,9 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-versio
 	--no-annotate --custom-compile-command "make lock" $(UPGRADE)
 PYTEST := $(BIN)/python -m pytest -n 2
 
+# Rewritten tests are kept: to make them anew takes each worker several seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: all bench check demo docs fix lock mutants recovery test
 
 all: check test recovery mutants
@@ -24,7 +27,7 @@ check: $(ENV)
 	@$(BIN)/codespell
 	@$(BIN)/shellcheck .ci/run scripts/setup-env entrypoint.sh
 	@$(BIN)/zizmor --offline --quiet .github action.yml resume/action.yml
-	@$(PYTEST) -q -m "not recovery and not slow" tests/unit tests/contract tests/test_architecture.py
+	@$(PYTEST) -q --hypothesis-profile=quick -m "not recovery and not slow" tests/unit tests/contract tests/test_architecture.py
 
 recovery: $(ENV)
 	@$(PYTEST) -m recovery

@@ -22,6 +22,7 @@ for _ignored in (signal.SIGINT, signal.SIGHUP):
 
 # How long an example takes says something about the machine, not about the promise.
 settings.register_profile("endstate", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=20)  # for `make check`
 settings.load_profile("endstate")
 
 # An allow-list, since nobody can name every variable that holds a credential.
