@@ -15,11 +15,14 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import click
 import pytest
 
+from endstate_action.agent.loop import AttemptBegan
 from endstate_action.agent.providers.scripted import ScriptedProvider, parse_script
+from endstate_action.cli import _Lines
 from endstate_action.config import Settings
-from endstate_action.run import Choice, Ports, run
+from endstate_action.run import Choice, Ports, SandboxChosen, run
 from endstate_action.state.fold import State
 from endstate_action.state.session import SessionStore
 from endstate_action.system.proctable import identity
@@ -59,6 +62,22 @@ def test_standard_output_is_the_final_message_alone(workspace: Path) -> None:
     assert "endstate run --resume" in first
     assert last.startswith("success · 1 attempt · 2 steps · $0.00 · tree et1:")
     assert (workspace / "a.txt").read_text() == "x\n"
+
+
+@pytest.mark.parametrize(("asked", "said"), [(None, True), ("auto", True), ("off", False)])
+def test_a_sandbox_that_is_lost_is_said_in_the_first_line_with_its_reason(
+    capsys: pytest.CaptureFixture[str], asked: str | None, said: bool
+) -> None:
+    """In this process: what a machine without bubblewrap says is its probe's to tell, which has its own tests."""
+    with click.Context(click.Command("run")) as context:
+        context.params = {"sandbox": asked}
+        lines = _Lines()
+        lines.event(SandboxChosen("none", "bubblewrap is not installed."))
+        lines.event(AttemptBegan("0123456789ab", 1, resumed=False, pending=0))
+
+    (first,) = capsys.readouterr().err.splitlines()
+    assert ("sandbox: none (bubblewrap is not installed) ·" in first) is said
+    assert said or "sandbox: none ·" in first
 
 
 def test_json_is_one_object_with_the_names_of_the_action(workspace: Path) -> None:

@@ -202,6 +202,14 @@ def test_every_no_of_a_server_is_told_apart(server, store, operation, fault, kin
         assert not outcome.is_doubtful
 
 
+def test_a_hiccup_of_a_read_is_asked_again(server, store):
+    store.put(KEY, b"data", timeout_s=T)
+    server.faults["look"] = "500"
+    server.meanwhile = lambda operation: server.faults.clear()
+
+    assert store.keys(PREFIX, timeout_s=T) == [KEY]
+
+
 def test_a_protected_ref_is_a_denial_at_once(local, remote):
     decline(remote)
 

@@ -114,6 +114,17 @@ def test_every_failure_is_told_apart(server, service, fault, kind, doubtful):
         assert outcome.is_doubtful is doubtful
 
 
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("fault", [(500, "InternalError"), "cut-before"], ids=str)
+def test_a_hiccup_of_a_read_is_asked_again(server, service, fault):
+    store = opened(server, service)
+    store.put(KEY, b"data", timeout_s=T)
+    server.faults["GET"] = fault
+    threading.Timer(0.3, server.faults.clear).start()
+
+    assert store.get(KEY, timeout_s=T) == b"data"
+
+
 def test_how_long_to_wait_is_what_the_service_says(server):
     server.faults["PUT"] = (503, "SlowDown")
     assert opened(server).put(KEY, b"data", timeout_s=T) == RateLimited(7.0)
