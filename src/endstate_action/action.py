@@ -64,6 +64,7 @@ from endstate_action.config import Settings, parse_choice, parse_repository_path
 from endstate_action.deliver import Announced, Delivery, Place, Result
 from endstate_action.durable import Line
 from endstate_action.errors import EndstateError, InputError, Interrupted, Locked, StateError, Superseded
+from endstate_action.messages import count_of
 from endstate_action.restoring import Arrived
 from endstate_action.run import AlreadyDelivered, Announcement, Errand, Finishing, Ports, Report, SandboxChosen, attend
 from endstate_action.shipper import Departed
@@ -646,7 +647,7 @@ class _Asked:
                 self.step.outputs({**told, "restored-from": self.restored.key if self.restored else None})
             case StepEnded():
                 cost = "cost unknown" if event.cost_usd is None else f"${event.cost_usd:.2f}"
-                log.say(f"step {event.step} · {event.calls} {'call' if event.calls == 1 else 'calls'} · {cost}")
+                log.say(f"step {event.step} · {count_of(event.calls, 'call')} · {cost}")
                 self.steps = event.step
             case Told():
                 log.say(event.text)

@@ -124,6 +124,13 @@ def is_blank(text: str) -> bool:
     )
 
 
+def count_of(number: int, noun: str) -> str:
+    """`1 call`, `2 calls`, `1,000 processes`."""
+    if number != 1:
+        noun += "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}"
+
+
 def scrub(text: str) -> str:
     """Replace what strict UTF-8 cannot carry (lone surrogates), at the door where text enters.
 

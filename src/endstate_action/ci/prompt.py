@@ -18,7 +18,7 @@ from endstate_action.config.settings import PROMPT_MAX_BYTES
 from endstate_action.config.text import quoted
 from endstate_action.effects import digest
 from endstate_action.errors import InputError
-from endstate_action.messages import is_blank
+from endstate_action.messages import count_of, is_blank
 
 INSIDERS = frozenset({"OWNER", "MEMBER", "COLLABORATOR"})
 """What GitHub calls those who belong to the project. Who only contributed once does not."""
@@ -252,12 +252,8 @@ def _place(comment: Comment) -> str:
 
 def _notes(outsiders: int, older: int, parts: int) -> Iterator[str]:
     if outsiders:
-        yield f"Not shown: {_count(outsiders, 'comment')} by people who do not belong to the project."
+        yield f"Not shown: {count_of(outsiders, 'comment')} by people who do not belong to the project."
     if older:
-        yield f"Not shown for lack of room: {_count(older, 'comment')}, the oldest."
+        yield f"Not shown for lack of room: {count_of(older, 'comment')}, the oldest."
     if parts:
-        yield f"Not shown for lack of room: {_count(parts, 'part')} of the description."
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+        yield f"Not shown for lack of room: {count_of(parts, 'part')} of the description."

@@ -17,6 +17,7 @@ from endstate_action.ci.evidence import Attempt, ChangedFile, Commit, Evidence, 
 from endstate_action.ci.markdown import block, bullets, code, folded, kept_line, link, plain, prose, units
 from endstate_action.ci.marker import Marker, parse_marker
 from endstate_action.ci.patch import Patch
+from endstate_action.messages import count_of
 
 COMMENT_UNITS = 65_000
 """GitHub takes 65,536 characters; UTF-16 units, counted here, are never fewer."""
@@ -108,13 +109,13 @@ def is_unread(evidence: Evidence) -> bool:
 
 def headline(evidence: Evidence) -> str:
     """What happened, in one line of plain words."""
-    attempts = _count(len(evidence.attempts), "attempt")
+    attempts = count_of(len(evidence.attempts), "attempt")
     by = f", delivered by attempt {evidence.delivered_by}" if _is_delivered_later(evidence) else ""
     parts = [*_cuts(evidence), *_settled(evidence.settlements)]
     refused = Counter(call.status for call in evidence.refused)
     parts.append(f"{refused['refused']} refused")
     parts += [f"{refused[s]} {s.replace('_', ' ')}" for s in ("denied", "not_run") if refused[s]]
-    parts += [f"{_count(evidence.failed_calls, 'call')} failed"] if evidence.failed_calls else []
+    parts += [f"{count_of(evidence.failed_calls, 'call')} failed"] if evidence.failed_calls else []
     return f"{_DONE[evidence.conclusion]} {attempts}{by}: {', '.join(parts)}"
 
 
@@ -169,7 +170,7 @@ def working(now: Working, owner: str, earlier: Sequence[str] = ()) -> str:
     shipped = f", checkpoint {_checkpoint(now.checkpoint)} shipped {_clock(now.shipped)}" if now.shipped else ""
     first = (
         f"**Working{again}.** Started {_clock(now.started)} UTC, last sign of life {_clock(now.alive)}, "
-        f"{_count(now.step, 'step')} so far{shipped}. {link('Open the run', now.run_url)}."
+        f"{count_of(now.step, 'step')} so far{shipped}. {link('Open the run', now.run_url)}."
     )
     facts = [_durable(now), f"Sandbox: {plain(now.sandbox, 300)}."]
     parts = [
@@ -193,7 +194,7 @@ def ended(
 ) -> str:
     """The comment of a run that was cut short before it had a result, or could not announce it, as in `comment`."""
     marker = Marker(owner, now.session, now.task, now.effects, conclusion)  # type: ignore[arg-type]  # `State`
-    done = f"{_DONE[conclusion]} {_count(now.step, 'step')}" if now.step else _DONE[conclusion].rpartition(" ")[0]
+    done = f"{_DONE[conclusion]} {count_of(now.step, 'step')}" if now.step else _DONE[conclusion].rpartition(" ")[0]
     first = f"**{done}.** {plain(reason, 800)}"
     advice = _what_now(conclusion, is_final=is_final, is_kept=is_kept)
     parts = [f"{marker.line()}\n{first}", advice, f"{link('Open the run', now.run_url)}."]
@@ -227,7 +228,7 @@ def _first_line(evidence: Evidence) -> str:
 
 
 def _facts(evidence: Evidence) -> Iterator[str]:
-    yield _count(evidence.steps, "step")
+    yield count_of(evidence.steps, "step")
     least = "at least " if evidence.spent.at_least else ""
     yield f"{least}${_money(evidence.spent.usd)}" if evidence.spent.usd is not None else "cost unknown"
 
@@ -237,9 +238,11 @@ def _changed_in_short(evidence: Evidence) -> str:
         return "What was changed could not be told." if is_unread(evidence) else ""
     if not evidence.changed_files:
         left_out = len(evidence.trees.left_out)
-        return f"{_count(left_out, 'changed path')}, which no commit can hold." if left_out else "Nothing was changed."
+        return (
+            f"{count_of(left_out, 'changed path')}, which no commit can hold." if left_out else "Nothing was changed."
+        )
     delivered = _delivered(evidence)
-    files = f"{_count(len(evidence.changed_files), 'file')} changed"
+    files = f"{count_of(len(evidence.changed_files), 'file')} changed"
     files += f" (and {len(evidence.trees.left_out)} that no commit can hold)" if evidence.trees.left_out else ""
     if delivered:
         return f"{files}, committed as {delivered.id[:_SHORT]} to {plain(delivered.branch or '', 120)}."
@@ -270,7 +273,7 @@ def _settled(settlements: Sequence[Settlement]) -> Iterator[str]:
     counted = Counter(s.action for s in settlements)
     for action, words in _SETTLED.items():
         if counted[action]:  # type: ignore[index]  # the table names actions
-            yield f"{_count(counted[action], 'call')} {words}"  # type: ignore[index]
+            yield f"{count_of(counted[action], 'call')} {words}"  # type: ignore[index]
 
 
 # --- The parts below it ---
@@ -372,7 +375,7 @@ def _difference(patch: Patch | None, room: int) -> Iterator[str]:
         return
     lines = patch.shown.count("\n") + 1
     rest = f"\n\n{patch.hidden_lines} more lines are in the patch." if patch.hidden_lines else ""
-    title = f"The difference, {'first ' if rest else ''}{_count(lines, 'line')}"
+    title = f"The difference, {'first ' if rest else ''}{count_of(lines, 'line')}"
     yield folded(title, block(patch.shown, room, "diff") + rest) if room > 1000 else f"{title}, is in the patch file."
 
 
@@ -408,10 +411,10 @@ def _calls(evidence: Evidence) -> Iterator[str]:
     settled, refused = evidence.settlements, evidence.refused
     if settled:
         listed = bullets(map(_settlement, settled), len(settled), 4000, _IN_THE_FILE)
-        yield folded(f"{_count(len(settled), 'call')} settled after an interruption", listed)
+        yield folded(f"{count_of(len(settled), 'call')} settled after an interruption", listed)
     if refused:
         listed = bullets(map(_refusal, refused), len(refused), 3000, _IN_THE_FILE)
-        yield folded(f"{_count(len(refused), 'call')} denied or refused", listed)
+        yield folded(f"{count_of(len(refused), 'call')} denied or refused", listed)
 
 
 def _settlement(s: Settlement) -> str:
@@ -527,7 +530,3 @@ def _money(usd: str) -> str:
     """To the cent, or to the first two digits that are not zero."""
     amount = float(usd)
     return f"{amount:.2f}" if amount >= 0.01 or amount == 0 else f"{amount:.2g}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

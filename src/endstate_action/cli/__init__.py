@@ -26,6 +26,7 @@ import click
 
 from endstate_action import __version__
 from endstate_action.errors import EndstateError, InputError, Interrupted, Mismatch, StateError
+from endstate_action.messages import count_of
 from endstate_action.system.signals import heeded, hold, release
 
 if TYPE_CHECKING:
@@ -447,10 +448,10 @@ def _show(report: Report, as_json: bool) -> None:
     result, outputs = report.result, report.outputs
     cost = "cost unknown" if result.cost_usd is None else f"${result.cost_usd:.2f}"
     why = f" ({result.reason})" if result.reason else ""
-    steps = _count(result.steps, "step") + (" of this task" if report.task > 1 else "")
-    failed = f" · {_count(report.failed_calls, 'call')} failed" if report.failed_calls else ""
-    refused = f" · {_count(result.refused_calls, 'call')} refused" if result.refused_calls else ""
-    _say(f"{result.conclusion}{printable(why)} · {_count(result.attempt, 'attempt')} · {steps}{failed}{refused} · "
+    steps = count_of(result.steps, "step") + (" of this task" if report.task > 1 else "")
+    failed = f" · {count_of(report.failed_calls, 'call')} failed" if report.failed_calls else ""
+    refused = f" · {count_of(result.refused_calls, 'call')} refused" if result.refused_calls else ""
+    _say(f"{result.conclusion}{printable(why)} · {count_of(result.attempt, 'attempt')} · {steps}{failed}{refused} · "
          f"{cost} · tree {outputs['tree-hash']}")  # fmt: skip
     if report.departed:
         _say_departed(report.departed)
@@ -466,7 +467,7 @@ def _show(report: Report, as_json: bool) -> None:
 def _say_departed(departed: Departed) -> None:
     """How old the newest checkpoint is, and why it is not newer."""
     if departed.shipped:
-        age = _count(departed.shipped.age_s, "second")
+        age = count_of(departed.shipped.age_s, "second")
         _say(f"checkpoints: {departed.store}, the newest is stored, {age} old ({departed.shipped.key})")
     if departed.problem:
         newest = (
@@ -479,10 +480,6 @@ def _say_departed(departed: Departed) -> None:
 
 _ONLY_TELL = ("list", "show", "export", "inspect", "restore", "tree-hash", "verify", "demo", "check")
 """Commands that have done nothing when nobody reads to their end."""
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 class _Lines:
@@ -512,7 +509,7 @@ class _Lines:
                     _say(f"sandbox: {event.sandbox} ({printable(event.note)})")
             case AttemptBegan():
                 _begun.session, _begun.attempt = event.session, event.epoch
-                pending = f" · {_count(event.pending, 'call')} to settle" if event.pending else ""
+                pending = f" · {count_of(event.pending, 'call')} to settle" if event.pending else ""
                 began = f"resumed, attempt {event.epoch}" if event.resumed else "attempt 1"
                 _say(f"session {event.session} · {began}{pending} · sandbox: {self._sandbox} · "
                      f"checkpoints: {self._store} · "

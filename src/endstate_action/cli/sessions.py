@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from endstate_action.cli import (
-    _count,
     _cut,
     _first_line,
     _located,
@@ -24,6 +23,7 @@ from endstate_action.cli import (
     cli,
     printable,
 )
+from endstate_action.messages import count_of
 
 if TYPE_CHECKING:
     from endstate_action.state.directory import StateDirectory
@@ -54,7 +54,7 @@ def list_(working_directory: str, state_dir: str, as_json: bool) -> None:
             _put(f"{begins}  {printable(s['problem'])}")
             continue
         cost = "cost unknown" if s["cost-usd"] is None else f"${float(s['cost-usd']):.2f}"
-        _put(f"{begins}  attempt {s['attempt']}  {_count(s['steps'], 'step')}  {cost}  {_cut(s['prompt'], 70)}")
+        _put(f"{begins}  attempt {s['attempt']}  {count_of(s['steps'], 'step')}  {cost}  {_cut(s['prompt'], 70)}")
 
 
 def _listed(session: Listed) -> dict[str, Any]:

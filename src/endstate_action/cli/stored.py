@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from endstate_action.cli import _count, _from_here, _located, _put, _say, _state_dir, cli, printable
+from endstate_action.cli import _from_here, _located, _put, _say, _state_dir, cli, printable
 from endstate_action.cli.sessions import sessions
 from endstate_action.errors import EndstateError, InputError
+from endstate_action.messages import count_of
 
 if TYPE_CHECKING:
     from endstate_action.state.checkpoint.choose import Choice, Seen
@@ -184,7 +185,7 @@ def _checkpoint(seen: Seen, manifest: Manifest | None) -> dict[str, Any]:
     if manifest is not None:
         made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.at))
         body |= {
-            "state": f"opens: {_count(manifest.records, 'record')}, made {made}, tree {manifest.tree_hash}",
+            "state": f"opens: {count_of(manifest.records, 'record')}, made {made}, tree {manifest.tree_hash}",
             "records": manifest.records,
             "made": made,
             "tree-hash": manifest.tree_hash,

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from endstate_action.agent.tools.base import CallContext, FileChange, Probed, Tool, ToolError
 from endstate_action.agent.tools.text import PIECE_BYTES
 from endstate_action.effects import EffectClass, Probe
-from endstate_action.messages import is_blank, scrub
+from endstate_action.messages import count_of, is_blank, scrub
 from endstate_action.system.files import PathRefused, Workspace
 from endstate_action.system.git import Repository
 from endstate_action.system.git_call import Doubtful, GitError
@@ -151,7 +151,7 @@ class GitCommit(Tool):
             subject, files = self._repository.subject_of(commit), len(self._repository.files_of(commit))
         except GitError:
             return f"Committed {commit[:SHORT_ID]}."
-        return f"Committed {commit[:SHORT_ID]} {subject} ({files} {'file' if files == 1 else 'files'})."
+        return f"Committed {commit[:SHORT_ID]} {subject} ({count_of(files, 'file')})."
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from endstate_action.agent.tools.base import CallContext, FileChange, Tool, ToolError
 from endstate_action.effects import EffectClass
-from endstate_action.messages import is_blank
+from endstate_action.messages import count_of, is_blank
 from endstate_action.system.process import Finished, decode, run
 from endstate_action.system.redaction import Secrets
 from endstate_action.system.sandbox import NotStarted, Sandbox
@@ -161,21 +161,23 @@ def _told(finished: Finished, limit_s: float, secrets: Secrets) -> str:
     if left_out:
         lines.append(f"({left_out} of {finished.output.total_bytes} bytes of output were left out)")
     if replaced:
-        lines.append(f"({_count(replaced, 'byte')} of the output, not valid UTF-8, replaced)")
+        lines.append(f"({count_of(replaced, 'byte')} of the output, not valid UTF-8, replaced)")
     if finished.left_alive:
         names = ", ".join(map(str, finished.left_alive))
-        lines.append(f"({_count(len(finished.left_alive), 'process')} could not be ended and may still run: {names})")
+        lines.append(f"({count_of(len(finished.left_alive), 'process')} could not be ended and may still run: {names})")
     return "\n".join(lines)
 
 
 def _ending(finished: Finished, limit_s: float, *, silent: bool) -> str:
     left = finished.ended_survivors
     if finished.timed_out:
-        also = f" and {_count(left, 'process')} it left were" if left else " was"
+        also = f" and {count_of(left, 'process')} it left were" if left else " was"
         return f"{'no output, ' if silent else ''}timed out after {limit_s:.3g} s; the command{also} ended"
     how = f"exit {finished.exit_code}" if finished.signal is None else f"ended by {_signal_name(finished.signal)}"
     output = "" if not silent else "no visible output, " if finished.output.total_bytes else "no output, "
-    also = f"; {_count(left, 'process')} left in the background {'was' if left == 1 else 'were'} ended" if left else ""
+    also = (
+        f"; {count_of(left, 'process')} left in the background {'was' if left == 1 else 'were'} ended" if left else ""
+    )
     return output + how + also
 
 
@@ -184,8 +186,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _count(number: int, noun: str) -> str:
-    plural = noun + ("es" if noun.endswith("s") else "s")
-    return f"{number} {noun if number == 1 else plural}"
