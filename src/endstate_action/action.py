@@ -914,22 +914,25 @@ def _without(commit: str, said: str) -> str:
 
 
 def _missing(what: str, failure: Any, permission: str, *, is_forks: bool = False) -> InputError | Interrupted:
-    if isinstance(failure, Unavailable | RateLimited | Ambiguous):
-        return _no_answer(failure)
-    lines = failure.remedy if isinstance(failure, Denied) else f"permissions:\n  {permission}"
-    hint = f"{lines}\nIn a new run: a re-run keeps the old workflow file."
-    if not isinstance(failure, Denied):
-        hint = f"Give the job these lines, in a new run (a re-run keeps the old workflow file):\n{lines}"
-    if isinstance(failure, Rejected):
-        name = what.partition(":")[0]
-        hint = f"No permission would help: put right what GitHub says, or do without, by another `{name}`."
-    elif is_forks:
-        hint = (
-            "The token of a fork's pull request may only read, whatever the workflow file says: turn the comment off "
-            "by a variable (`comment: off`), or let the repository's Actions settings give such runs a write token."
-        )
-    elif permission not in lines:
-        hint = lines
+    match failure:
+        case Unavailable() | RateLimited() | Ambiguous():
+            return _no_answer(failure)
+        case Rejected():
+            name = what.partition(":")[0]
+            hint = f"No permission would help: put right what GitHub says, or do without, by another `{name}`."
+        case _ if is_forks:
+            hint = (
+                "The token of a fork's pull request may only read, whatever the workflow file says: turn the comment "
+                "off by a variable (`comment: off`), or let the repository's Actions settings give such runs a write "
+                "token."
+            )
+        case Denied() if permission not in failure.remedy:
+            hint = failure.remedy
+        case Denied():
+            hint = f"{failure.remedy}\nIn a new run: a re-run keeps the old workflow file."
+        case _:
+            lines = f"permissions:\n  {permission}"
+            hint = f"Give the job these lines, in a new run (a re-run keeps the old workflow file):\n{lines}"
     return InputError(
         f"{what} is not possible here: {failure.reason.rstrip('.')}. Nothing was run and nothing was spent.", hint=hint
     )
