@@ -33,9 +33,9 @@ from endstate_action.state.checkpoint.choose import (
 from endstate_action.state.checkpoint.manifest import Manifest
 from endstate_action.state.checkpoint.read import Opened
 from endstate_action.state.epoch import Claimed, NotClaimed, TakenOver, claim, fence, highest_above
-from endstate_action.state.fold import State, fold
+from endstate_action.state.fold import State
 from endstate_action.state.keys import MAX_EPOCH, claim_key, is_lineage
-from endstate_action.state.records import Begun, all_kept
+from endstate_action.state.records import all_kept
 from endstate_action.state.session import SessionStore
 from endstate_action.state.snapshot.fetch import fetch_base
 from endstate_action.state.stores.base import StoreUnusable
@@ -172,7 +172,7 @@ class Successor:
             opened = looked.opened[chosen.key]
             place = self.place(_bound(opened))
             refuse_elsewhere(opened, place, self.sessions, self._fetch(opened, may_write), may_write=may_write)
-            if self.confirm(fold(opened.records)) and self._may_be_others(opened):
+            if opened.state and self.confirm(opened.state) and self._may_be_others(opened):
                 self._refuse_to_replace(opened)
         elif not isinstance(chosen, AlreadyDone):
             refuse_unfinished(self.place({}).state)
@@ -228,9 +228,8 @@ class Successor:
                 opened = looked.opened[key]
                 is_elsewhere = opened.manifest.about.session not in self.sessions.names()
                 may_be_others = self._may_be_others(opened)
-                state = fold(opened.records)
-                if not self.confirm(state):
-                    return Found(session=opened.manifest.about.session, left=state, set_aside=_told(aside))
+                if opened.state is None or not self.confirm(opened.state):
+                    return Found(session=opened.manifest.about.session, left=opened.state, set_aside=_told(aside))
                 repository = self.place(_bound(opened)).repository if may_be_others and not self.goes_on else None
                 head = repository.head().commit if repository else None
                 arrived = restore(
@@ -402,7 +401,7 @@ def _looked_at(depot: Depot, lineages: list[str]) -> tuple[list[tuple[bool, floa
             break
         looked = look(depot.store, depot.sealing, depot.expected(Line(lineage)))
         found += [(not is_finished(o), o.manifest.at, lineage) for o in looked.opened.values()]
-        given_up |= {_bound(o).get("instead-of", "") for o in looked.opened.values() if o.records}
+        given_up |= {_bound(o).get("instead-of", "") for o in looked.opened.values()}
     return [(is_open and name not in given_up, at, name) for is_open, at, name in found], unseen
 
 
@@ -423,13 +422,12 @@ def _newest_stored(depot: Depot, stored: list[str] | None, found: list[tuple[boo
 
 def is_finished(opened: Opened) -> bool:
     """Whether the session of a checkpoint has nothing left to do."""
-    return opened.manifest.is_done or fold(opened.records).is_finished
+    return opened.state is None or opened.state.is_finished
 
 
 def _bound(opened: Opened) -> Mapping[str, Any]:
     """What the session is bound to, as its first record says."""
-    begun = opened.records[0]
-    return begun.bound if isinstance(begun, Begun) else {}
+    return opened.state.begun.bound if opened.state else {}
 
 
 def _own_work(place: Workplace, base: str | None) -> list[str]:

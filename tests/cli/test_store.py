@@ -22,7 +22,7 @@ from endstate_action.restoring import restore
 from endstate_action.state.checkpoint.choose import look
 from endstate_action.state.checkpoint.read import Expected
 from endstate_action.state.directory import locate
-from endstate_action.state.fold import State, fold
+from endstate_action.state.fold import State
 from endstate_action.state.keys import CheckpointKey
 from endstate_action.state.seal import derive_key, open_sealed, seal
 from endstate_action.state.session import SessionStore
@@ -868,7 +868,8 @@ def test_a_restore_that_was_killed_still_names_the_refs_that_it_took_away(place:
     state = locate(place.workspace, ".endstate")
     state.claim()
     repository = discover(place.workspace, dict(os.environ), state.tmp)
-    bound = fold(opened.records).begun.bound
+    assert opened.state
+    bound = opened.state.begun.bound
     there = Workplace(place.workspace, state, repository, dict(os.environ), bound, DEFAULT_CONFIG)
     with pytest.raises(InterruptedError):
         restore(opened, there, Dies(state.sessions), lambda commit: None)

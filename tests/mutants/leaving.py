@@ -262,7 +262,7 @@ ROWS: tuple[Mutant, ...] = (
         name="restore-confirmed",
         guard="What is given is looked at before a number is claimed",
         file="src/endstate_action/successor.py",
-        old="if self.confirm(fold(opened.records)) and self._may_be_others(opened):",
+        old="if opened.state and self.confirm(opened.state) and self._may_be_others(opened):",
         new="if self._may_be_others(opened):",
         tests=("tests/cli/test_store.py::test_bad_input_ends_a_resume_before_anything_is_claimed_or_restored",),
     ),

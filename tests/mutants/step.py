@@ -390,8 +390,8 @@ ROWS: tuple[Mutant, ...] = (
         name="given-up-is-not-restored",
         guard="What nothing goes on with does not lie under a new session",
         file="src/endstate_action/successor.py",
-        old="                if not self.confirm(state):\n",
-        new="                if self.confirm(state) is None:\n",
+        old="                if opened.state is None or not self.confirm(opened.state):\n",
+        new="                if opened.state is None:\n",
         tests=("tests/action/test_step.py::test_a_session_that_begins_anew_begins_on_what_is_checked_out",),
     ),
     Mutant(

@@ -223,8 +223,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="checkpoint-order",
         guard="Rows that do not follow from each other make a checkpoint damaged",
         file="src/endstate_action/state/checkpoint/read.py",
-        old="        fold(records)\n",
-        new="        pass\n",
+        old="        state = fold(records)\n",
+        new="        state = State(begun)\n",
         tests=(f"{_READ}::test_a_row_out_of_place_refuses_the_checkpoint_and_the_one_before_is_used",),
     ),
     Mutant(

@@ -15,9 +15,9 @@ from typing import Literal
 from endstate_action.state import seal
 from endstate_action.state.checkpoint.build import Fold, Row
 from endstate_action.state.checkpoint.manifest import Manifest, NewerManifest, Part, parse
-from endstate_action.state.fold import fold
+from endstate_action.state.fold import State, fold
 from endstate_action.state.keys import CheckpointKey
-from endstate_action.state.records import Begun, Record, all_kept, decode
+from endstate_action.state.records import Begun, all_kept, decode
 from endstate_action.state.seal import Key, open_sealed
 from endstate_action.state.stores.base import Store
 
@@ -40,14 +40,14 @@ class Opened:
 
     Args:
         sha256: of the object as it was stored.
-        records: what the rows say.
+        state: what the rows stand for; None of a finished session, whose last word has none.
         pack: for `snapshot.pack.apply`; None where no snapshot had been taken.
     """
 
     key: CheckpointKey
     manifest: Manifest
     rows: tuple[Row, ...]
-    records: tuple[Record, ...]
+    state: State | None
     pack: bytes | None
     sha256: str
 
@@ -89,14 +89,14 @@ def open_checkpoint(
     try:
         found = _fetch(store, key, sealing, expected, timeout_s)
         if found.manifest.is_done:
-            return Opened(key, found.manifest, (), (), None, found.sha256)
+            return Opened(key, found.manifest, (), None, None, found.sha256)
         earlier = [
             _fetch_part(store, part, found.manifest, sealing, expected, timeout_s) for part in found.manifest.parts
         ]
-        rows, records = _rows(b"".join((*earlier, found.rows)), found.manifest)
+        rows, state = _rows(b"".join((*earlier, found.rows)), found.manifest)
     except _Refused as refused:
         return Rejected(key, refused.kind, str(refused))
-    return Opened(key, found.manifest, rows, records, found.pack or None, found.sha256)
+    return Opened(key, found.manifest, rows, state, found.pack or None, found.sha256)
 
 
 def _fetch_part(store: Store, part: Part, whole: Manifest, sealing: Key, expected: Expected, timeout_s: float) -> bytes:
@@ -172,8 +172,8 @@ def _unpacked(packed: bytes, size: int) -> bytes:
 
 
 @all_kept()
-def _rows(text: bytes, manifest: Manifest) -> tuple[tuple[Row, ...], tuple[Record, ...]]:
-    """All rows, each readable and in its place, and what they say; the fold of them is what the manifest says."""
+def _rows(text: bytes, manifest: Manifest) -> tuple[tuple[Row, ...], State]:
+    """All rows, each readable and in its place, and what they stand for, which is what the manifest says."""
     try:
         rows = tuple(_row(line) for line in text.decode().split("\n")[:-1])
         records = tuple(decode(kind, body) for _, kind, body in rows)
@@ -188,12 +188,12 @@ def _rows(text: bytes, manifest: Manifest) -> tuple[tuple[Row, ...], tuple[Recor
     if begun.session != manifest.about.session:
         raise _Refused("not_ours", "its rows are those of another session")
     try:
-        fold(records)
+        state = fold(records)
     except ValueError as error:
         raise _Refused("damaged", f"a row of it is out of place: {error}") from None
     if (whole.root, whole.tree_hash) != (manifest.root, manifest.tree_hash) or whole.effects > manifest.effects:
         raise _Refused("damaged", "its workspace is not the one that its rows name")
-    return rows, records
+    return rows, state
 
 
 def _row(line: str) -> Row:
