@@ -13,7 +13,7 @@ import time
 import traceback
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import gettempdir
@@ -26,16 +26,26 @@ from endstate_action.agent.providers.base import Provider
 from endstate_action.agent.tools.base import Tool
 from endstate_action.agent.tools.comment import PrComment
 from endstate_action.ci import render
-from endstate_action.ci.commit import NEEDS_CONTENTS, Commits, Target, own_branch
+from endstate_action.ci.commit import Commits, Target, own_branch
 from endstate_action.ci.conclusions import ending
 from endstate_action.ci.event import Actor, Comment, CommentKind, Event, parse_comment, read_event
 from endstate_action.ci.github import GitHub
 from endstate_action.ci.lineage import Claimant, Lineage, claimant, lineage, matrix_digest, refuse_collision, session_id
 from endstate_action.ci.marker import Marker, owner_of, parse_marker
-from endstate_action.ci.outcome import Ambiguous, Applied, Denied, Failed, Outcome, RateLimited, Rejected, Unavailable
+from endstate_action.ci.outcome import (
+    Ambiguous,
+    Applied,
+    Denied,
+    Failed,
+    Failure,
+    Outcome,
+    RateLimited,
+    Rejected,
+    Unavailable,
+    told,
+)
 from endstate_action.ci.prompt import Prompt, Thread, build, task_of
 from endstate_action.ci.pull_request import (
-    NEEDS_COMMENTS,
     Conversation,
     PostedComment,
     Viewer,
@@ -45,6 +55,7 @@ from endstate_action.ci.pull_request import (
     read_run,
     viewer_of,
 )
+from endstate_action.ci.runs import COMMIT, Runs
 from endstate_action.ci.trust import (
     LEVELS,
     Allowed,
@@ -155,6 +166,8 @@ class Step:
     log: Log = field(init=False)
     files: RunnerFiles = field(init=False)
     secrets: Secrets = field(init=False)
+    told: dict[str, Value] = field(init=False, default_factory=dict)
+    """The outputs of an attempt that is under way, as far as they are known."""
     _held: list[str] | None = field(init=False, default_factory=list)
     _misses_outputs: bool = field(init=False, default=False)
 
@@ -200,7 +213,9 @@ class Step:
         self.log.annotate("error", message, f"endstate: {row.conclusion}")
         if foreign := self.files.undo_foreign():
             self.tell_foreign(foreign)
-        self.outputs({"conclusion": row.conclusion})
+        self.outputs({**self.told, "conclusion": row.conclusion})
+        if self.environ.get("INPUT_JOB_SUMMARY", "").strip() != "false":
+            self.summary(render.cut_short(row.conclusion, message, int(self.told.get("steps") or 0)))
         return row.exit_code
 
     def outputs(self, values: Mapping[str, Value]) -> None:
@@ -302,6 +317,10 @@ class _Asked:
     line: Lineage
     workspace: Path
     place: Place | None = None
+    commits: Commits | None = None
+    groups: ExitStack = field(default_factory=ExitStack)
+    trusted: str | None = None
+    """The trusted commit, once it is known."""
     working: Working | None = None
     started: float = field(default_factory=time.time)
     steps: int = 0
@@ -327,27 +346,25 @@ class _Asked:
         step, event = self.step, self.event
         where = self.settings.working_directory
         with Trusted.of(Path(where), step.environ, self._git_extra()) as trusted:
-            commit = event.pull_request.base_sha if event.pull_request else event.run.sha
-            if said := trusted.bring(commit, is_retry=event.run.attempt > 1):
-                step.log.annotate("notice", _without(commit, step.secrets.redact(said)), "endstate")
             self.head = trusted.head()
             if self.head not in (event.run.sha, event.pull_request.head_sha if event.pull_request else None):
                 step.log.say(
                     f"The checkout is at {(self.head or 'no commit')[:12]}, not at what the event is about "
                     f"({event.run.sha[:12]}): the result is one of the checkout."
                 )
+            self._check(trusted)
             repository = event.repository
             self.effects, is_told = self._witness()
             errand = Errand(
                 Line(lineage_of(str(repository.id or repository.full_name), self.line.text), repository.full_name),
                 lambda task: session_id(self.line.text, task),
-                lambda bound: self._approve(bound, trusted, commit),
-                lambda: (self._prompt(trusted, commit).id, self._prompt(trusted, commit).text),
+                lambda bound: self._approve(bound, trusted),
+                lambda: (self._prompt(trusted).id, self._prompt(trusted).text),
                 resume=self.inputs.resume,
                 is_retry=event.run.attempt > 1,
                 witness=self.effects,
                 is_told=is_told,
-                read=lambda name: trusted.read(commit, name),
+                read=lambda name: trusted.read(self._trust(trusted), name),
                 claimant=json.dumps({"format": 1, **asdict(self._claimant())}).encode(),
                 refuse=self._refuse,
             )
@@ -371,6 +388,7 @@ class _Asked:
                 self._tell_end(error)
                 raise
             finally:
+                self.groups.close()
                 if self.working:
                     self.working.stop()
         if isinstance(report, AlreadyDelivered):
@@ -405,7 +423,47 @@ class _Asked:
 
     # Who asks, and for what
 
-    def _approve(self, bound: Mapping[str, Any] | None, trusted: Trusted, commit: str) -> Mapping[str, Any]:
+    def _check(self, trusted: Trusted) -> None:
+        """Refuse what can be, before a number is claimed and a directory made: a mistake leaves nothing behind.
+
+        On a re-run the session's record has a say in who asked and what for, so there it is needed first.
+        """
+        if self.event.run.attempt == 1:
+            self._approve(None, trusted)
+            self._prompt(trusted)
+            if self.inputs.commit != "none":
+                self._prove_commit()
+
+    def _trust(self, trusted: Trusted, recorded: object = None) -> str:
+        """The trusted commit, which is made available.
+
+        Args:
+            recorded: what a session of this run began with; today's tip may be another.
+        """
+        if self.trusted is None:
+            event, is_known = self.event, isinstance(recorded, str) and COMMIT.fullmatch(recorded) is not None
+            self.trusted = str(recorded) if is_known else self._tip()
+            if said := trusted.bring(self.trusted, is_retry=event.run.attempt > 1):
+                told = _without(self.trusted, self.step.secrets.redact(said))
+                self.step.log.annotate("notice", told, "endstate")
+        return self.trusted
+
+    def _tip(self) -> str:
+        """Where the target branch is now: its rules may have become stricter since the event."""
+        event = self.event
+        if event.pull_request is None:
+            return event.run.sha
+        branch = event.pull_request.base_ref
+        found = told(lambda: Runs(self.github, event.repository.full_name).head(branch))
+        if isinstance(found, Applied):
+            return found.value
+        self.step.log.say(
+            f"Where {branch} is now could not be read ({found.reason}): configuration and instructions are those of "
+            f"{event.pull_request.base_sha[:12]}, as the event names it."
+        )
+        return event.pull_request.base_sha
+
+    def _approve(self, bound: Mapping[str, Any] | None, trusted: Trusted) -> Mapping[str, Any]:
         event = self.event
         recorded = _recorded(bound)
         actor = actor_of(event, recorded)
@@ -431,14 +489,17 @@ class _Asked:
         if bound and recorded and recorded.run_id == event.run.id:
             # What this run was told when it began decides, as does who asked: the prompt is not made anew.
             self.base, self.has_outsiders = bound.get("base"), bound.get("outsiders") is True
+            # An earlier release recorded none, and took what the event names.
+            self._trust(trusted, bound.get("trusted") or (event.pull_request and event.pull_request.base_sha))
         else:
-            self.has_outsiders = self._has_outsiders(self._prompt(trusted, commit))
+            self.has_outsiders = self._has_outsiders(self._prompt(trusted))
         return {
             "repository": event.repository.full_name,
             "pull-request": event.pull_request_number,
             "owner": self._owner(),
             "actor": {"login": actor.login, "is_bot": actor.is_bot, "run_id": event.run.id},
             "outsiders": self.has_outsiders,
+            "trusted": self._trust(trusted),
         }
 
     def _has_outsiders(self, prompt: Prompt) -> bool:
@@ -485,13 +546,13 @@ class _Asked:
         job, step = ("", self.line.text) if self.line.is_explicit else (entry, step)
         return owner_of(run.workflow_ref.partition("@")[0], job, step, self.event.number or 0)
 
-    def _prompt(self, trusted: Trusted, commit: str) -> Prompt:
+    def _prompt(self, trusted: Trusted) -> Prompt:
         if self.asked is None:
-            self.asked = self._built(trusted, commit)
+            self.asked = self._built(trusted)
         return self.asked
 
-    def _built(self, trusted: Trusted, commit: str) -> Prompt:
-        event = self.event
+    def _built(self, trusted: Trusted) -> Prompt:
+        event, commit = self.event, self._trust(trusted)
         task = task_of(event, self.inputs.values, self.rules.phrase, lambda name: trusted.read(commit, name))
         thread = self._thread(trusted, commit) if event.number is not None else None
         prompt = build(event, task, thread)
@@ -539,19 +600,58 @@ class _Asked:
             return  # a session that was started over asks again
         self.place = Place(self._owner(), self._viewer())
         if self.inputs.commit != "none":
-            commits = Commits(self.github, event.repository.full_name)
-            proved = commits.may_commit()
-            if not isinstance(proved, Applied):
-                raise _missing(f"commit: {self.inputs.commit}", proved, NEEDS_CONTENTS)
-            self.place = replace(self.place, commits=commits, target=self._target())
+            self.place = replace(self.place, commits=self._prove_commit(), target=self._target())
         if self.inputs.comment == "sticky" and event.number is not None:
             conversation = Conversation(self.github, event.repository.full_name, event.number)
             self.place = replace(self.place, conversation=conversation)
             self.working = self._living_comment(self.place)
             posted = self.working.begin()
             if not isinstance(posted, Applied):
-                is_forks = event.name == "pull_request" and event.is_fork is True
-                raise _missing("comment: sticky", posted, NEEDS_COMMENTS, is_forks=is_forks)
+                raise self._missing("comment: sticky", posted)
+
+    def _prove_commit(self) -> Commits:
+        """Raises: as `_prove`."""
+        self._target()
+        if self.commits is None:
+            commits = Commits(self.github, self.event.repository.full_name)
+            proved = commits.may_commit()
+            if not isinstance(proved, Applied):
+                raise self._missing(f"commit: {self.inputs.commit}", proved)
+            self.commits = commits
+        return self.commits
+
+    def _missing(self, what: str, failure: Failure) -> InputError | Interrupted:
+        match failure:
+            case Unavailable() | RateLimited() | Ambiguous():
+                return _no_answer(failure)
+            case Rejected():
+                name = what.partition(":")[0]
+                hint = f"No permission would help: put right what GitHub says, or do without, by another `{name}`."
+            case _ if what.startswith("comment") and self.event.name == "pull_request" and self.event.is_fork:
+                hint = (
+                    "The token of a fork's pull request may only read, whatever the workflow file says: turn the "
+                    "comment off by a variable (`comment: off`), or let the repository's Actions settings give such "
+                    "runs a write token."
+                )
+            case Denied() if not failure.lacks:
+                hint = failure.remedy
+            case _:
+                hint = (
+                    "Give the job all of these lines, in a new run (a re-run keeps the old workflow file); what such a "
+                    f"block leaves out is taken away:\n{self._permissions()}"
+                )
+        said = failure.reason.rstrip(".")
+        return InputError(f"{what} is not possible here: {said}. Nothing was run and nothing was spent.", hint=hint)
+
+    def _permissions(self) -> str:
+        """All that this step needs, as lines to paste."""
+        writes = self.inputs.commit != "none" or self.settings.store == "git-ref"
+        lines = [f"contents: {'write' if writes else 'read'}"]
+        if self.event.number is not None:
+            # A conversation is an issue's or a pull request's, and each has its own permission.
+            name = "issues" if self.event.pull_request_number is None else "pull-requests"
+            lines.append(f"{name}: {'write' if self.inputs.comment == 'sticky' else 'read'}")
+        return "\n".join(("permissions:", *(f"  {line}" for line in lines)))
 
     def _target(self) -> Target | None:
         """The branch; with None, the session's own, whose name is known once there is one."""
@@ -635,6 +735,7 @@ class _Asked:
                 self.began = event
                 if not event.resumed:
                     self.restored = None  # what was restored was put back, and a new session begins
+                    self.step.told["restored-tree-hash"] = None
                 limits = self.settings.limits
                 began = f"resumed, attempt {event.epoch}" if event.resumed else f"attempt {event.epoch}"
                 self.step.begin_log(
@@ -644,15 +745,26 @@ class _Asked:
                     f"comment: {self.working.url if self.working else 'none'}",
                 )
                 told: dict[str, Value] = {"session-id": event.session, "attempt": event.epoch, "resumed": event.resumed}
-                self.step.outputs({**told, "restored-from": self.restored.key if self.restored else None})
+                told["restored-from"] = self.restored.key if self.restored else None
+                self.step.outputs(told)
+                self.step.told |= {
+                    **told,
+                    "sandbox": self.sandbox,
+                    "durability": self.departed.store,
+                    "comment-url": self.working.url if self.working else None,
+                    **({} if event.resumed else {"steps": 0}),
+                }
+                self.groups.enter_context(log.group("What the agent does"))
             case StepEnded():
                 cost = "cost unknown" if event.cost_usd is None else f"${event.cost_usd:.2f}"
                 log.say(f"step {event.step} · {count_of(event.calls, 'call')} · {cost}")
                 self.steps = event.step
+                self.step.told |= {"steps": event.step, "cost-usd": event.cost_usd}
             case Told():
                 log.say(event.text)
             case Arrived():
                 self.restored = event
+                self.step.told |= {"restored-from": event.key, "restored-tree-hash": event.tree_hash}
             case _:
                 status = "" if event.status == "ok" else f" · {event.status}"
                 settled = f" · {event.settled.action}: {event.settled.reason}" if event.settled else ""
@@ -713,6 +825,7 @@ class _Asked:
         if self.began is None:
             # It was finished before, and nothing is left to do but to tell.
             self._on_event(AttemptBegan(finishing.session.id, finishing.epoch, resumed=True, pending=0))
+        self.groups.close()
         if self.working:
             self.working.stop()
         session, result, place = (
@@ -910,29 +1023,4 @@ def _without(commit: str, said: str) -> str:
     return (
         f"The trusted commit {commit[:12]} could not be fetched: {said} What this session took from it when it began "
         "is still used; `git diff` with it does not work for the agent."
-    )
-
-
-def _missing(what: str, failure: Any, permission: str, *, is_forks: bool = False) -> InputError | Interrupted:
-    match failure:
-        case Unavailable() | RateLimited() | Ambiguous():
-            return _no_answer(failure)
-        case Rejected():
-            name = what.partition(":")[0]
-            hint = f"No permission would help: put right what GitHub says, or do without, by another `{name}`."
-        case _ if is_forks:
-            hint = (
-                "The token of a fork's pull request may only read, whatever the workflow file says: turn the comment "
-                "off by a variable (`comment: off`), or let the repository's Actions settings give such runs a write "
-                "token."
-            )
-        case Denied() if permission not in failure.remedy:
-            hint = failure.remedy
-        case Denied():
-            hint = f"{failure.remedy}\nIn a new run: a re-run keeps the old workflow file."
-        case _:
-            lines = f"permissions:\n  {permission}"
-            hint = f"Give the job these lines, in a new run (a re-run keeps the old workflow file):\n{lines}"
-    return InputError(
-        f"{what} is not possible here: {failure.reason.rstrip('.')}. Nothing was run and nothing was spent.", hint=hint
     )

@@ -285,7 +285,7 @@ def _sentence(decision: Decision) -> str:
 def _unread(failure: Failure) -> InputError:
     """The error where a permission or the token is at fault, which another look would not mend."""
     remedy = failure.remedy if isinstance(failure, Denied) else "Run the watcher again."
-    is_permission = "permissions:" in remedy
+    is_permission = isinstance(failure, Denied) and failure.lacks
     lines = f"Give the watcher's job these lines; an App's token needs the same of its App:\n{PERMISSIONS}"
     return InputError(
         f"The watcher could not do its work ({failure.reason}), so nothing was run again.",

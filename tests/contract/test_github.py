@@ -180,7 +180,8 @@ def test_a_missing_permission_is_told_with_the_lines_to_paste(server):
     outcome = post(client(server))
 
     assert isinstance(outcome, Denied)
-    assert "permissions:\n  pull-requests: write" in outcome.remedy
+    assert outcome.lacks == "pull-requests: write"
+    assert outcome.lacks in outcome.remedy
     assert "Resource not accessible by integration" in outcome.reason
 
 

@@ -262,8 +262,7 @@ def _failure(answer: _Answer, said: str, needs: str, *, is_write: bool) -> Failu
         case 403 if "locked" in said.lower():
             return Denied(told, "Unlock the conversation, or do without the comment (`comment: off`, by a variable).")
         case 403:
-            name, _, level = needs.partition(": ")
-            return Denied(told, f"Give the job this permission:\n\npermissions:\n  {name}: {level}")
+            return Denied(told, f"Give the job `{needs}`, beside the permissions that it has.", lacks=needs)
         case 404 | 410:
             return Absent(told)
         case 409:

@@ -39,6 +39,8 @@ class Denied:
     remedy: str
     has_expired: bool = False
     """Whether it is the token's time that is over: the next one may have what this one has no more."""
+    lacks: str = ""
+    """The permission that a token without it would have to have, `name: level`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ _SAID_UNITS = 30_000
 _DIFF_UNITS = 20_000
 _IN_THE_FILE = "in the evidence file"
 _SHORT = 12
+_REASON_UNITS = 4000
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 
 _DONE = {
@@ -194,11 +195,20 @@ def ended(
 ) -> str:
     """The comment of a run that was cut short before it had a result, or could not announce it, as in `comment`."""
     marker = Marker(owner, now.session, now.task, now.effects, conclusion)  # type: ignore[arg-type]  # `State`
-    done = f"{_DONE[conclusion]} {count_of(now.step, 'step')}" if now.step else _DONE[conclusion].rpartition(" ")[0]
-    first = f"**{done}.** {plain(reason, 800)}"
+    first = f"**{_over(conclusion, now.step)}.** {plain(reason, 800)}"
     advice = _what_now(conclusion, is_final=is_final, is_kept=is_kept)
     parts = [f"{marker.line()}\n{first}", advice, f"{link('Open the run', now.run_url)}."]
     return "\n\n".join([*parts, *_folded_earlier(earlier)]) + "\n"
+
+
+def cut_short(conclusion: str, reason: str, step: int) -> str:
+    """The job summary of an attempt that has no result. `step`: the last that it finished; 0 where it did not begin."""
+    parts = [f"**{_over(conclusion, step)}.**", block(reason, _REASON_UNITS), _WHAT_NOW[conclusion] if step else ""]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _over(conclusion: str, step: int) -> str:
+    return f"{_DONE[conclusion]} {count_of(step, 'step')}" if step else _DONE[conclusion].rpartition(" ")[0]
 
 
 def earlier_of(body: str, session: str, task: int) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ _NEEDS_CONTENTS = "contents: read"
 MOST_JOB_PAGES = 3
 """300 jobs: a matrix has 256 at most."""
 
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _FINE = frozenset({"success", "skipped", "neutral"})
 _ABOUT_A_PULL_REQUEST = frozenset(
     {"pull_request", "pull_request_target", "pull_request_review", "pull_request_review_comment"}
@@ -177,7 +177,7 @@ def _run(node: Node) -> WorkflowRun:
         event=node.text("event"),
         workflow=node.number("workflow_id"),
         branch=node.text("head_branch"),
-        sha=node.matching("head_sha", _COMMIT, "commit id"),
+        sha=node.matching("head_sha", COMMIT, "commit id"),
         title=node.text("display_title"),
         head_repository=head.number("id") if head else None,
         pull_requests=tuple(pull.number("number") for pull in _nodes(node, "pull_requests")),
@@ -197,7 +197,7 @@ def _annotation(node: Node) -> Annotation:
 
 
 def _tip(node: Node) -> str:
-    return node.need("object").matching("sha", _COMMIT, "commit id")
+    return node.need("object").matching("sha", COMMIT, "commit id")
 
 
 def _nodes(node: Node, name: str) -> list[Node]:
