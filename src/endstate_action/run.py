@@ -739,8 +739,11 @@ class _Story:
     def _tell(self, event: Event) -> None:
         if not isinstance(event, PutBack):
             self.ports.emit(event)
-        elif event.restored.kept:
+            return
+        if event.restored.kept:
             self._tell_replaced("roll-back", event.restored.kept, event.replaced, event.refs)
+        for reason in event.restored.reasons:
+            self.ports.notice(f"Not rolled back: {reason}.")
 
     def _tell_replaced(
         self, by: str, kept: str, replaced: tuple[str, ...], refs: Mapping[str, str] = MappingProxyType({})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import yaml
 
 from tests.support.ladder import climb
 from tests.support.messages_api import answer, call
+from tests.support.repos import Repo
 from tests.support.step import ROOT, Job, Ran, children_of, outputs_of, stage, turns
 
 pytestmark = pytest.mark.slow
@@ -274,10 +276,15 @@ def test_an_interrupted_step_ships_says_so_and_the_next_one_goes_on(tmp_path: Pa
 
 
 def test_a_retry_that_cannot_fetch_the_trusted_commit_goes_on_with_what_was_frozen(job: Job) -> None:
+    server = Repo(job.github.git_dir)
+    main = server.git("rev-parse", "main").strip()
+    gone = server.git("-c", "user.name=n", "-c", "user.email=e", "commit-tree", "-m", "later", "main^{tree}").strip()
+    server.git("update-ref", "refs/heads/main", gone)
     job.kill_at_request(2)
     job.attempt(1)
-    gone = "1" * 40
-    job.event["pull_request"]["base"]["sha"] = gone
+    server.git("update-ref", "refs/heads/main", main)
+    server.git("reflog", "expire", "--expire=now", "--all")
+    server.git("prune", "--expire=now")
 
     final = done(job.attempt(2))
 
@@ -285,13 +292,33 @@ def test_a_retry_that_cannot_fetch_the_trusted_commit_goes_on_with_what_was_froz
     (told,) = [line for line in final.annotations if gone[:12] in line]
     assert told.startswith("::notice")
     assert "What this session took from it when it began is still used" in told
-    # Where there is nothing to go on with, the project's own rules are needed, and nothing is spent without them.
-    job.environ["GITHUB_RUN_ID"] = "77"
-    asked = len(job.api.requests)
+
+
+def test_where_there_is_nothing_to_go_on_with_the_projects_own_rules_are_needed(job: Job) -> None:
+    job.github.fault("ref.read", "404", times=9)
+    job.event["pull_request"]["base"]["sha"] = gone = "1" * 40
+
     ran = job.attempt(2)
+
     assert (ran.code, ran.conclusion) == (2, "failed"), ran.log
     assert gone[:12] in ran.log
-    assert len(job.api.requests) == asked
+    assert job.api.requests == []
+
+
+def test_the_rules_are_those_of_the_target_branch_as_it_is_now(job: Job, tmp_path: Path) -> None:
+    """Stricter ones may have come after the event; a session that has begun keeps its own."""
+    other = tmp_path / "other"
+    subprocess.run(["git", "clone", "-q", "-b", "main", str(job.github.git_dir), str(other)], check=True)
+    (other / ".github").mkdir(exist_ok=True)
+    (other / ".github" / "endstate.yml").write_text("policy: {default: deny, rules: []}\n")
+    Repo(other).git("add", "-A")
+    Repo(other).git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "stricter")
+    Repo(other).git("push", "-q", "origin", "main")
+
+    ran = job.attempt(1)
+
+    assert "denied" in ran.log
+    assert (ran.workspace / "app.py").read_text() == "VERSION = 1\n"
 
 
 @pytest.mark.parametrize("operation", ["permission.read", "comment.create"])

@@ -19,8 +19,12 @@ def job(tmp_path: Path) -> Iterator[Job]:
         yield job
 
 
-def refused(job: Job, ran: Ran, *words: str, level: str = "error") -> None:
-    """It ended before anything was spent or written, and says why in one annotation."""
+def refused(job: Job, ran: Ran, *words: str, level: str = "error", is_claimed: bool = False) -> None:
+    """It ended before anything was spent or written, and says why in one annotation, and in the summary of a failure.
+
+    Args:
+        is_claimed: whether it shows only after a number was claimed, as what has to be posted to be proved.
+    """
     assert ran.code == (0 if level == "notice" else 2), ran.log
     assert ran.conclusion == ("skipped" if level == "notice" else "failed")
     assert len(ran.annotations) == 1, ran.log
@@ -30,6 +34,8 @@ def refused(job: Job, ran: Ran, *words: str, level: str = "error") -> None:
     assert "Traceback" not in ran.log
     assert (job.api.requests, job.api.refused, job.github.comments) == ([], [], [])
     assert not [name for name in job.cache.stored if "/e0" not in name], job.cache.stored
+    assert is_claimed or (not job.cache.stored and not (ran.workspace / ".endstate").exists())
+    assert all(word in ran.summary for word in words if level == "error"), ran.summary
 
 
 @pytest.mark.parametrize(
@@ -66,7 +72,8 @@ def refused(job: Job, ran: Ran, *words: str, level: str = "error") -> None:
     ],
 )
 def test_an_unknown_value_is_named_before_anything_is_spent(job: Job, name: str, value: str) -> None:
-    refused(job, job.attempt(1, **{name: value}), name)
+    # What a store is, its directory has to be asked.
+    refused(job, job.attempt(1, **{name: value}), name, is_claimed=value == "dir:/dev/null")
 
 
 def test_a_provider_that_the_command_line_alone_has_is_neither_taken_nor_offered(job: Job) -> None:
@@ -93,7 +100,7 @@ def test_without_a_key_nothing_begins(job: Job, key: str) -> None:
 
 def test_a_configuration_that_names_a_file_of_the_machine_is_refused(tmp_path: Path) -> None:
     with stage(tmp_path, [answer("Done.")], {".github/endstate.yml": "instructions: /etc/passwd\n"}) as job:
-        refused(job, job.attempt(), "instructions: ", "/etc/passwd")
+        refused(job, job.attempt(), "instructions: ", "/etc/passwd", is_claimed=True)
 
 
 def test_without_a_token_nothing_begins(job: Job) -> None:
@@ -128,18 +135,34 @@ def test_a_working_directory_that_is_not_there_is_named(job: Job) -> None:
 
 def test_a_missing_permission_to_comment_ends_there_with_the_lines_to_paste(job: Job) -> None:
     job.github.fault("comment.create", "403")
-    refused(job, job.attempt(), "comment: sticky", "pull-requests: write", "new run")
+    lines = "permissions:%0A  contents: read%0A  pull-requests: write"
+    ran = job.attempt()
+    refused(job, ran, "comment: sticky", "new run", is_claimed=True)
+    assert lines in ran.annotations[0], "all that the job needs, since such a block takes away what it leaves out"
+
+
+def test_on_an_issue_the_permission_to_comment_is_another(job: Job) -> None:
+    job.event = {**job.event, "issue": {"number": 7, "title": "x", "body": "x", "user": job.event["sender"]}}
+    del job.event["pull_request"]
+    job.environ["GITHUB_EVENT_NAME"] = "issues"
+    job.event["action"] = "labeled"
+    job.github.fault("comment.create", "403")
+    ran = job.attempt()
+    refused(job, ran, "comment: sticky", is_claimed=True)
+    assert "permissions:%0A  contents: read%0A  issues: write" in ran.annotations[0]
 
 
 def test_a_missing_permission_to_write_contents_ends_there_with_the_lines_to_paste(job: Job) -> None:
     job.github.fault("blob.create", "403")
-    refused(job, job.attempt(commit="branch"), "commit: branch", "contents: write", "new run")
+    ran = job.attempt(commit="branch")
+    refused(job, ran, "commit: branch", "new run")
+    assert "permissions:%0A  contents: write%0A  pull-requests: write" in ran.annotations[0]
 
 
 def test_what_no_permission_would_change_is_told_without_lines_to_paste(job: Job) -> None:
     job.github.fault("comment.create", "422")
     ran = job.attempt()
-    refused(job, ran, "comment: sticky", "422", "No permission would help", "another `comment`")
+    refused(job, ran, "comment: sticky", "422", "No permission would help", "another `comment`", is_claimed=True)
     assert "permissions:" not in ran.log
 
 
@@ -159,7 +182,7 @@ def test_the_head_of_a_fork_cannot_be_committed_to_and_that_is_the_reason(job: J
 
 def test_an_unreadable_configuration_leaves_no_comment(tmp_path: Path) -> None:
     with stage(tmp_path, [answer("Done.")], {".github/endstate.yml": "polizy: {}\n"}) as job:
-        refused(job, job.attempt(), "polizy")
+        refused(job, job.attempt(), "polizy", is_claimed=True)
 
 
 def test_the_default_branch_is_no_head_to_push_to(job: Job) -> None:
@@ -173,18 +196,17 @@ def test_who_may_not_comment_for_a_fork_is_told_what_can_be_changed(tmp_path: Pa
         job.github.permissions["mallory"] = ("write", "write")
         job.github.fault("comment.create", "403", times=99)
         ran = job.attempt(1, **{"allow-forks": "true"})
-        refused(job, ran, "`comment: off`", "Actions settings")
+        refused(job, ran, "`comment: off`", "Actions settings", is_claimed=True)
 
 
 def test_a_sandbox_that_is_required_and_not_there_ends_it(job: Job) -> None:
     job.module = "tests.support.no_sandbox"
-    refused(job, job.attempt(sandbox="required"), "sandbox")
+    refused(job, job.attempt(sandbox="required"), "sandbox", is_claimed=True)
 
 
 def test_a_limit_that_cannot_be_kept_is_refused(job: Job) -> None:
-    refused(
-        job, job.attempt(1, **{"model": "claude-unknown-9", "max-cost-usd": "3"}), "max-cost-usd", "claude-unknown-9"
-    )
+    ran = job.attempt(1, **{"model": "claude-unknown-9", "max-cost-usd": "3"})
+    refused(job, ran, "max-cost-usd", "claude-unknown-9", is_claimed=True)
 
 
 def test_what_cannot_be_made_durable_is_refused_where_that_is_required(job: Job) -> None:

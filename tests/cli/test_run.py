@@ -678,6 +678,37 @@ def test_a_head_that_moved_is_said_to_the_person_too(git_repo: GitRepo, tmp_path
     assert "HEAD was" in ran.err
 
 
+def test_what_a_snapshot_leaves_out_is_not_written_twice(git_repo: GitRepo, tmp_path: Path) -> None:
+    """Of what was too large to be kept, nothing can be taken back: so nothing runs again on it, and that is said."""
+    repo = git_repo({"a": "one\n", ".endstate.yml": "snapshot: {file-max-mb: 1}\n"})
+    with (repo.path / "data.db").open("wb") as data:
+        data.truncate(2 << 20)
+    marker = repo.path / "reached"
+    command = "echo order >> data.db; echo two >> a; echo x > reached; sleep 5; rm reached"
+    configured = ("--config-file", ".endstate.yml")
+    probing = script(tmp_path / "x", {"text": "y"}, name="probe.json")[:-2]
+    if endstate(repo.path, "run", "x", "--sandbox", "required", *probing).code == 2:
+        pytest.skip("there is no sandbox on this machine")
+    playing = script(tmp_path / "x", calls(bash(command)), {"text": "done"})[:-2]
+    process = begin(repo.path, "run", "do it", *configured, *playing)
+    wait_for(marker)
+    process.kill()
+    process.communicate()
+
+    ran = endstate(repo.path, "run", "--resume", "--json", *playing)
+
+    assert ran.code == 0
+    assert (repo.path / "data.db").read_bytes().count(b"order") == 1
+    assert (repo.path / "a").read_text() == "one\n"
+    (settlement,) = ran.json["settlements"]
+    assert settlement["action"] == "roll_back"
+    assert "data.db was not kept and has changed since" in settlement["reason"]
+    assert ran.json["refused-calls"] == 1
+    assert "Not rolled back: data.db" in ran.err
+    shown = endstate(repo.path, "sessions", "show", ran.json["session-id"])
+    assert "data.db was not kept and has changed since" in shown.out
+
+
 def test_an_interrupted_command_in_the_sandbox_never_happened(git_repo: GitRepo, tmp_path: Path) -> None:
     repo = git_repo({"a": "one\n"})
     marker = repo.path / "reached"

@@ -372,10 +372,39 @@ ROWS: tuple[Mutant, ...] = (
         name="retry-without-trusted",
         guard="A retry does not need the trusted commit for what was frozen",
         file="src/endstate_action/action.py",
-        old="trusted.bring(commit, is_retry=event.run.attempt > 1)",
-        new="trusted.bring(commit)",
+        old="trusted.bring(self.trusted, is_retry=event.run.attempt > 1)",
+        new="trusted.bring(self.trusted)",
         tests=(
             "tests/action/test_step.py::test_a_retry_that_cannot_fetch_the_trusted_commit_goes_on_with_what_was_frozen",
+        ),
+    ),
+    Mutant(
+        name="trusted-tip",
+        guard="The rules are those of the target branch as it is when the session begins",
+        file="src/endstate_action/action.py",
+        old="self.trusted = str(recorded) if is_known else self._tip()",
+        new="self.trusted = str(recorded) if is_known else (event.pull_request or event.run).base_sha",
+        tests=("tests/action/test_step.py::test_the_rules_are_those_of_the_target_branch_as_it_is_now",),
+    ),
+    Mutant(
+        name="trusted-recorded",
+        guard="A re-run keeps the trusted commit that its session began with",
+        file="src/endstate_action/action.py",
+        old="self.trusted = str(recorded) if is_known else self._tip()",
+        new="self.trusted = self._tip()",
+        tests=(
+            "tests/action/test_step.py::test_a_retry_that_cannot_fetch_the_trusted_commit_goes_on_with_what_was_frozen",
+        ),
+    ),
+    Mutant(
+        name="refused-before-claimed",
+        guard="A mistake in the inputs leaves nothing behind",
+        file="src/endstate_action/action.py",
+        old="            self._check(trusted)\n",
+        new="",
+        tests=(
+            "tests/action/test_step_inputs.py::test_without_a_prompt_nothing_begins",
+            "tests/action/test_step_inputs.py::test_a_missing_permission_to_write_contents_ends_there_with_the_lines_to_paste",
         ),
     ),
     Mutant(

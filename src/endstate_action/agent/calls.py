@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from endstate_action.agent.observe import Observer, PutBack
-from endstate_action.agent.settle import Action, Content, Found, Pending, Settlement, answer, decide
+from endstate_action.agent.settle import Action, Content, Found, Pending, Settlement, answer, decide, rolled_back
 from endstate_action.agent.shipping import KeptHere, Shipping
 from endstate_action.agent.tools.base import (
     CallContext,
@@ -81,13 +81,13 @@ class Calls:
                 raise TimeIsUp
             settlement = decide(self._pending(asked), self._look(asked))
             left_over = self._is_left_over(asked)
+            if settlement.rolls_back:
+                settlement = rolled_back(settlement, self._roll_back(asked))
             if left_over:
                 self._record_settlement(asked, settlement)
             self._apply(asked, settlement, settlement if left_over else None)
 
     def _apply(self, asked: Requested, settlement: Settlement, settled: Settlement | None) -> None:
-        if settlement.rolls_back:
-            self._roll_back(asked)
         match settlement.action:
             case Action.RUN | Action.ROLL_BACK_AND_RUN:
                 self._run(asked, settled)
@@ -134,8 +134,11 @@ class Calls:
             raise
         return None
 
-    def _roll_back(self, asked: Requested) -> None:
-        """Make an interrupted call never have happened; what it left is kept as a snapshot."""
+    def _roll_back(self, asked: Requested) -> tuple[str, ...]:
+        """Make an interrupted call never have happened; what it left is kept as a snapshot.
+
+        Returns what has changed since and could not be put back.
+        """
         root = self._started_last(asked).root or ""
         self.guard()
         put_back = self.observer.roll_back(root)
@@ -152,6 +155,7 @@ class Calls:
         )
         self.session.append(record, *self._observed(asked.step))
         self.emit(put_back)
+        return restored.left
 
     def _act(self, asked: Requested, tool: Tool, context: CallContext, change: FileChange | None) -> tuple[Status, str]:
         try:

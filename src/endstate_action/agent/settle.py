@@ -7,6 +7,7 @@ function, so there is one order of rules and not two.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -73,6 +74,8 @@ class Found:
 class Settlement:
     action: Action
     reason: str
+    is_undone: bool = True
+    """Whether a roll-back put back all that the call may have changed in the workspace."""
 
     @property
     def blocks_rest(self) -> bool:
@@ -141,7 +144,9 @@ def _interrupted(started: Started, found: Found) -> Settlement:
         case EffectClass.CONTAINED:
             return Settlement(Action.ROLL_BACK, "it was interrupted, and the sandbox it ran in is not here today")
         case EffectClass.NETWORKED:
-            return Settlement(Action.ROLL_BACK, "it was interrupted, and it had the network")
+            return Settlement(
+                Action.ROLL_BACK, "it was interrupted, and it had the network, so what it did there is unknown"
+            )
         case EffectClass.OPAQUE:
             return Settlement(Action.REFUSE, "it was interrupted; nothing tells whether, or how far, it ran")
 
@@ -175,6 +180,19 @@ def _limited(call: Pending, verdict: Settlement) -> Settlement:
     return Settlement(Action.ROLL_BACK if verdict.rolls_back else Action.GIVE_UP, died)
 
 
+def rolled_back(settlement: Settlement, left: Sequence[str]) -> Settlement:
+    """The verdict once the workspace is put back.
+
+    Args:
+        left: what has changed since and could not be put back, so that it may hold what the call did. Whatever would
+            run on that would do it twice.
+    """
+    if not left:
+        return settlement
+    why = "it was interrupted" if settlement.runs else settlement.reason
+    return Settlement(Action.ROLL_BACK, f"{why}, and not all could be put back: {'; '.join(left)}", is_undone=False)
+
+
 def answer(settlement: Settlement, name: str) -> str:
     """What the model is told about a call that did not run now."""
     reason = settlement.reason
@@ -190,9 +208,7 @@ def answer(settlement: Settlement, name: str) -> str:
         case Action.ADOPT:
             return f"Done before an interruption, and confirmed: {reason}."
         case Action.ROLL_BACK:
-            return (
-                f"Rolled back: {reason}. The workspace is as it was before the call; what the call did outside of it "
-                "is unknown. It was not run again."
-            )
+            rest = "The workspace is" if settlement.is_undone else "Check that. The rest of the workspace is"
+            return f"Rolled back: {reason}. {rest} as it was before the call. It was not run again."
         case Action.RUN | Action.ROLL_BACK_AND_RUN:
             raise AssertionError(f"{name} is to run, not to be answered")

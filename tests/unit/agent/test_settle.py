@@ -7,7 +7,17 @@ from itertools import product
 
 import pytest
 
-from endstate_action.agent.settle import MAX_STARTS, Action, Content, Found, Pending, Settlement, answer, decide
+from endstate_action.agent.settle import (
+    MAX_STARTS,
+    Action,
+    Content,
+    Found,
+    Pending,
+    Settlement,
+    answer,
+    decide,
+    rolled_back,
+)
 from endstate_action.effects import EffectClass, Probe
 from endstate_action.state.records import Started
 
@@ -140,3 +150,20 @@ def test_every_answer_says_what_did_not_happen() -> None:
         assert "because" in text
         assert text[0].isupper()
         assert text.endswith(".")
+
+
+def test_nothing_runs_on_what_could_not_be_put_back():
+    left = ("data.db was not kept and has changed since",)
+    ran = rolled_back(Settlement(BR, "nothing of it can have left the workspace"), left)
+    networked = rolled_back(Settlement(B, "it was interrupted, and it had the network"), left)
+
+    assert (ran.action, ran.blocks_rest, networked.action) == (B, True, B)
+    assert ran.reason == f"it was interrupted, and not all could be put back: {left[0]}"
+    assert networked.reason == f"it was interrupted, and it had the network, and not all could be put back: {left[0]}"
+    assert "The rest of the workspace is as it was" in answer(ran, "bash")
+    assert "The workspace is as it was" in answer(Settlement(B, "x"), "bash")
+
+
+@pytest.mark.parametrize("action", [B, BR])
+def test_a_roll_back_that_left_nothing_changes_no_verdict(action):
+    assert rolled_back(Settlement(action, "x"), ()) == Settlement(action, "x")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +84,8 @@ class Restored:
     exact: bool
     """Whether the workspace is, in all that can be told, what it was when the snapshot was taken."""
     reasons: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    """Those of the reasons that tell of something which changed since, on this machine, and may hold what was to go."""
     moved: tuple[Path, ...] = ()
     """What no snapshot could keep and was in the way is here now."""
 
@@ -121,8 +123,8 @@ class SnapshotStore:
         self._excluded = [_path(name) for name in (*excluded, *limits.exclude)]
         self._hidden = Paths.of(self._excluded)
         self._width = 32 if objects.object_format == "sha256" else 20
-        # Ids in the cache stand for objects in this store and in no other.
-        self._cache = StatCache(cache / f"snapshot-{objects.identity}")
+        # Ids in the cache stand for objects in this store and in no other, and what is too large depends on the limit.
+        self._cache = StatCache(cache / f"snapshot-{objects.identity}-{limits.file_max_mb}")
         self._last: Scan | None = None
         self._restoring = Restoring(objects, self._workspace, objects.path / "restore")
         if os.stat(objects.path).st_dev != os.stat(self._workspace).st_dev:
@@ -209,7 +211,7 @@ class SnapshotStore:
         is_same = not differences and present.git == target.git
         if begun is None and is_same and not target.git:
             self._remember()
-            return self._restored(target, None, (), ())
+            return self._restored(target, None)
         # The same state says nothing of lock files, nor of objects lost or damaged: those are put right as well.
         journal = begun or Journal(target.root, present.root if keep and not is_same else None)
         precious = {*self._excluded, *(present.meta.left_alone if keep else ())}
@@ -222,7 +224,7 @@ class SnapshotStore:
             raise self._not_restored(target, after.root)
         self._restoring.end()
         self._remember()
-        return self._restored(target, journal.kept, (*lost, *after.reasons), work.moved)
+        return self._restored(target, journal.kept, lost, after, work.moved)
 
     def _differs_in_git_alone(self, root: str, target: Content) -> bool:
         """Whether all but the project's git state is as it was; of that, something is said not to have come back."""
@@ -250,11 +252,20 @@ class SnapshotStore:
             "then run again with --resume.",
         )
 
-    def _restored(self, target: Content, kept: str | None, doubts: Iterable[str], moved: Iterable[Path]) -> Restored:
+    def _restored(
+        self,
+        target: Content,
+        kept: str | None,
+        lost: Sequence[str] = (),
+        after: Snapshot | None = None,
+        moved: Iterable[Path] = (),
+    ) -> Restored:
         # What the snapshot left out is no doubt by itself: only whether it changed since is.
         known = _left_out(target.meta)
-        reasons = (*(doubt for doubt in doubts if doubt not in known), *self._changed(target))
-        return Restored(target.root, kept, not reasons, reasons, tuple(moved))
+        doubts = [*lost, *(doubt for doubt in (after.reasons if after else ()) if doubt not in known)]
+        changed, unknown = self._changed(target)
+        reasons = (*doubts, *changed, *unknown)
+        return Restored(target.root, kept, not reasons, reasons, (*doubts[len(lost) :], *changed), tuple(moved))
 
     def _present(self, *, full_rehash: bool = False) -> Snapshot:
         files, size = self._limits.ignored_max_files, self._limits.ignored_max_mb
@@ -310,16 +321,19 @@ class SnapshotStore:
         with writing("When the snapshot was taken was not noted"):
             own_files.put(mark, b"now")
 
-    def _changed(self, target: Content) -> list[str]:
-        """What was left out and, as far as can be told, is not what it was when the snapshot was taken."""
+    def _changed(self, target: Content) -> tuple[list[str], list[str]]:
+        """What was left out and is not what it was when the snapshot was taken; and where, elsewhere, nobody can tell.
+
+        The snapshot of another machine has no mark here, nor is anything here that was done there.
+        """
         if not target.meta.left_alone:
-            return []
+            return [], []
         try:
             taken = (self._objects.path / "taken" / target.root).stat().st_mtime_ns
         except OSError:
-            return [f"{path} was not kept and may differ here" for path in _some(target.meta.left_alone)]
+            return [], [f"{path} was not kept and may differ here" for path in _some(target.meta.left_alone)]
         changed = (path for path in target.meta.left_alone if is_newer(self._workspace, path, taken))
-        return [f"{path} was not kept and has changed since" for path in _some(changed)]
+        return [f"{path} was not kept and has changed since" for path in _some(changed)], []
 
 
 def _some(paths: Iterable[bytes]) -> list[str]:

@@ -72,7 +72,8 @@ def prune(objects: ObjectStore, cache: Path, roots: Iterable[str], bases: Iterab
         _sweep_names(objects.path / "restore" / "aside", wanted_roots)
     objects.keep_only(wanted)
     with writing("What was remembered of the snapshot store was not deleted"):
-        _sweep_names(cache, {f"snapshot-{objects.identity}"}, beginning="snapshot-")
+        kept = {name for name in own_files.names(cache) if name.startswith(f"snapshot-{objects.identity}-")}
+        _sweep_names(cache, kept, beginning="snapshot-")
 
 
 def _marked(objects: ObjectStore, roots: set[str], bases: set[str]) -> set[str]:

@@ -284,6 +284,7 @@ def test_where_nobody_knows_whether_it_changed_that_is_said(left_out: LeftOut, p
     shutil.rmtree(place.state / "objects" / "taken")
     restored = left_out.store.restore(left_out.root)
     assert restored.reasons == ("node_modules was not kept and may differ here",)
+    assert restored.left == (), "what was done elsewhere has left nothing here"
 
 
 def test_a_large_file_is_left_alone(place: Place):
@@ -295,7 +296,7 @@ def test_a_large_file_is_left_alone(place: Place):
     restored = store.restore(root)
     assert (place.root / "big").read_text() == "small now"
     assert not (place.root / "new").exists()
-    assert restored.reasons == ("big was not kept and has changed since",)
+    assert restored.left == restored.reasons == ("big was not kept and has changed since",)
 
 
 def test_what_is_excluded_is_not_touched(place: Place):

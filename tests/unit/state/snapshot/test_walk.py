@@ -330,6 +330,16 @@ def test_a_device_is_named_and_not_opened(place: Place):
     assert meta_of(place, place.store().take().root).skipped == {b"device": "device"}
 
 
+def test_what_is_too_large_is_so_by_the_limit_of_today(place: Place):
+    """Sessions with other limits have scanned before; what they remembered is no answer to this one."""
+    (place.root / "big").write_bytes(b"x" * (2 << 20))
+    settle()
+    whole = place.store().take()
+
+    assert place.store(file_max_mb=1).take().reasons == ("big was not kept (too large)",)
+    assert place.store().take() == whole
+
+
 def test_a_file_over_the_cap_is_named_and_not_read(place: Place):
     with open(place.root / "big", "wb") as file:
         os.truncate(file.fileno(), 120 << 20)
