@@ -603,6 +603,17 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/unit/system/test_secrets.py::test_each_character_may_be_escaped_in_its_own_way",),
     ),
     Mutant(
+        name="secret-in-bytes",
+        guard="What is committed, or in a patch, is looked through as a checkpoint is",
+        file="src/endstate_action/system/redaction.py",
+        old="return self.in_pieces(text[at : at + _PIECE_BYTES] for at in range(0, len(text), _PIECE_BYTES))",
+        new='text = text.decode("utf-8", "replace")',
+        tests=(
+            "tests/unit/test_deliver.py::test_a_secret_in_a_file_is_seen_in_whatever_characters_it_is_written",
+            "tests/unit/system/test_secrets.py::test_a_value_in_a_file_is_found_however_the_file_is_read",
+        ),
+    ),
+    Mutant(
         name="secret-between-pieces",
         guard="A secret is found across the pieces in which a file is read",
         file="src/endstate_action/system/redaction.py",

@@ -541,6 +541,16 @@ def test_a_secret_in_a_file_stops_the_commit_and_the_diff(scene: Scene) -> None:
     assert scene.github.tip(scene.own) is None
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_a_secret_in_a_file_is_seen_in_whatever_characters_it_is_written(scene: Scene, encoding: str) -> None:
+    """A commit and a patch are looked through like a checkpoint; git calls such a file binary."""
+    (scene.repo.path / "app.reg").write_bytes(f"KEY = '{SECRET}'\n".encode(encoding))
+    announced = scene.attempt()
+    assert "app.reg holds the value of A_TOKEN" in announced.problems[0]
+    assert scene.github.tip(scene.own) is None
+    assert any("The patch is without app.reg" in note for note in announced.evidence.notes)
+
+
 def test_a_patch_that_takes_a_secret_away_would_hold_it(scene: Scene) -> None:
     """What the base has is in the repository already; a patch goes elsewhere."""
     scene.repo.git("checkout", "-q", "--detach")

@@ -36,6 +36,7 @@ _HEXADECIMAL = range(1, 6)
 _DECIMAL = 6
 _NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 _LONGEST_ESCAPE = len("&#x000041;")
+_PIECE_BYTES = 1 << 20
 
 _SHAPES = (
     ("an Anthropic key", "sk-ant-", re.compile(r"sk-ant-[\w-]{16,}", re.ASCII)),
@@ -91,9 +92,10 @@ class Secrets:
         return text
 
     def contains(self, text: str | bytes) -> list[str]:
-        """Names of the known values that occur, sorted; shapes of tokens do not count."""
-        decoded = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-        return sorted({needle.name for needle in self._in(decoded)})
+        """Names of the known values that occur, sorted; shapes of tokens do not count. Bytes are read as a file."""
+        if isinstance(text, bytes):
+            return self.in_pieces(text[at : at + _PIECE_BYTES] for at in range(0, len(text), _PIECE_BYTES))
+        return sorted({needle.name for needle in self._in(text)})
 
     def in_pieces(self, pieces: Iterable[bytes]) -> list[str]:
         """`contains` for a file of any size and kind, in pieces as they were read; sees through UTF-16 as well."""

@@ -537,5 +537,6 @@ def test_a_value_in_a_file_is_found_however_the_file_is_read(disguise: str, enco
     data = b"\x00\xff\x80" + f"before {(DISGUISES | ESCAPED)[disguise](CANARY.encode())} after".encode(encoding)
     for size in (1, 2, 3, 7, 16, 1 << 20):
         assert NAME.in_pieces(data[n : n + size] for n in range(0, len(data), size)) == ["NAME"], size
+    assert NAME.contains(data) == ["NAME"]
     assert NAME.in_pieces([b"before", b"after"]) == []
     assert Secrets({}).in_pieces([data]) == []
