@@ -603,6 +603,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/unit/system/test_secrets.py::test_each_character_may_be_escaped_in_its_own_way",),
     ),
     Mutant(
+        name="secret-backslashes",
+        guard="A long row of backslashes is read once",
+        file="src/endstate_action/system/redaction.py",
+        old="(?<!\\\\)",
+        new="",
+        tests=("tests/unit/system/test_secrets.py::test_a_text_full_of_beginnings_takes_no_time_to_speak_of",),
+    ),
+    Mutant(
         name="secret-in-bytes",
         guard="What is committed, or in a patch, is looked through as a checkpoint is",
         file="src/endstate_action/system/redaction.py",

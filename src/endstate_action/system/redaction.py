@@ -26,14 +26,16 @@ _LINE_MIN_CHARS = 16
 _TORN_MIN_CHARS = 4
 _BLANK = re.compile(r"\s|\\[nrt]")
 _BREAK = f"(?:{_BLANK.pattern})*"
-# How programs write one character: in URLs, string literals, JSON, HTML and shells.
+# How programs write one character: in URLs, HTML, string literals, JSON and shells. Backslashes are read from their
+# first on, or a long row of them would be read again from each.
 _ESCAPED = re.compile(
-    r"%([0-9a-fA-F]{2})|\\+x([0-9a-fA-F]{2})|\\+u([0-9a-fA-F]{4})|\\+u\{([0-9a-fA-F]{1,6})\}"
-    r"|&#[xX]([0-9a-fA-F]{1,6});|&#([0-9]{1,7});|&(amp|lt|gt|quot|apos);|\\+([^\w\s\\])",
+    r"%([0-9a-fA-F]{2})|&#[xX]([0-9a-fA-F]{1,6});"
+    r"|(?<!\\)\\++(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}|([^\w\s\\]))"
+    r"|&#([0-9]{1,7});|&(amp|lt|gt|quot|apos);",
     re.ASCII,
 )
 _HEXADECIMAL = range(1, 6)
-_DECIMAL = 6
+_DECIMAL = 7
 _NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 _LONGEST_ESCAPE = len("&#x000041;")
 _PIECE_BYTES = 1 << 20
