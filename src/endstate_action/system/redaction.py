@@ -1,9 +1,11 @@
-"""No known secret in a text that leaves: values are found as they are and in the usual disguises.
+r"""No known secret in a text that leaves: values are found as they are and in the usual disguises.
 
-Seen: base64 (both alphabets, inside something longer), hex, reversed, any or all of its characters
-escaped as in URLs, JSON, HTML or a program's source, and all of these wrapped over lines. Not seen: a
-value that was encrypted, compressed, encoded twice, or cut by other characters than white space; and
-what a cut leaves of one that was escaped.
+Seen: base64 and base32 (both alphabets of each, inside something longer), its bytes listed in hex or as
+decimal numbers (`736b`, `73:6b`, `73-6b`, `73,6b`, `0x73, 0x6b`, `115, 107`), reversed, any or all of its
+characters escaped as in URLs, JSON, HTML or a program's source (`%73`, `\x73`, `\163`, `\u0073`, `\u{73}`,
+`\U00000073`, `&#115;`, `&#x73;`), and all of these wrapped over lines; in bytes, any of these as UTF-16 as
+well. Not seen: a value that was encrypted, compressed, encoded twice, or cut by other characters than
+white space; and what a cut leaves of one that was escaped.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import base64
 import codecs
 import itertools
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,14 +33,14 @@ _BREAK = f"(?:{_BLANK.pattern})*"
 # first on, or a long row of them would be read again from each.
 _ESCAPED = re.compile(
     r"%([0-9a-fA-F]{2})|&#[xX]([0-9a-fA-F]{1,6});"
-    r"|(?<!\\)\\++(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}|([^\w\s\\]))"
-    r"|&#([0-9]{1,7});|&(amp|lt|gt|quot|apos);",
+    r"|(?<!\\)\\++(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}|U([0-9a-fA-F]{8})"
+    r"|0?([0-3][0-7]{2}|[0-7]{2})|([^\w\s\\]))|&#([0-9]{1,7});|&(amp|lt|gt|quot|apos);",
     re.ASCII,
 )
-_HEXADECIMAL = range(1, 6)
-_DECIMAL = 7
+_BASES = dict.fromkeys(range(1, 7), 16) | {7: 8, 9: 10}
+"""Of the numbers in its groups."""
 _NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
-_LONGEST_ESCAPE = len("&#x000041;")
+_LONGEST_ESCAPE = len(r"\\U00000041")
 _PIECE_BYTES = 1 << 20
 
 _SHAPES = (
@@ -170,7 +173,7 @@ def _needles(name: str, value: str) -> Iterator[_Needle]:
         if len(part) < MIN_CHARS:
             continue
         exact = {part, part[::-1], json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1], *_base64(part)}
-        folded = {_bytes(part).hex(), *_urls(part)} - {part}
+        folded = {*_listed(_bytes(part)), *_base32(part), *_urls(part)} - {part}
         yield from (_Needle(name, text) for text in map(_squeeze, exact) if len(text) >= MIN_CHARS)
         yield from (_Needle(name, _squeeze(text).lower(), any_case=True) for text in folded)
         yield from (_Needle(name, text, escaped=True) for text in (_squeeze(part),) if len(text) >= MIN_CHARS)
@@ -199,12 +202,33 @@ def _literally(mark: str) -> str:
 
 
 def _base64(value: str) -> Iterator[str]:
-    """Both alphabets; and as it may stand at any place in something longer, without the characters it shares."""
-    for offset in range(3):
+    yield from _inside(value, base64.b64encode, 6)
+    yield from _inside(value, base64.urlsafe_b64encode, 6)
+
+
+def _base32(value: str) -> Iterator[str]:
+    yield from _inside(value, base64.b32encode, 5)
+    yield from _inside(value, base64.b32hexencode, 5)
+
+
+def _inside(value: str, encode: Callable[[bytes], bytes], bits: int) -> Iterator[str]:
+    """Encoded as it may stand at any place in something longer, without the characters it shares.
+
+    Args:
+        bits: so many of the value's bits are in one character.
+    """
+    for offset in range(math.lcm(8, bits) // 8):
         data = b"\0" * offset + _bytes(value)
-        core = slice(-(-offset * 8 // 6), len(data) * 8 // 6)
-        yield base64.b64encode(data).decode()[core]
-        yield base64.urlsafe_b64encode(data).decode()[core]
+        yield encode(data).decode()[-(-offset * 8 // bits) : len(data) * 8 // bits]
+
+
+def _listed(data: bytes) -> Iterator[str]:
+    """Its bytes one after the other in hex and as decimal numbers, with what may stand between them but white space."""
+    yield data.hex()
+    yield from (data.hex(between) for between in ":-,")
+    for between in ("", ","):
+        yield between.join(f"0x{byte:02x}" for byte in data)
+        yield between.join(map(str, data))
 
 
 def _urls(value: str) -> Iterator[str]:
@@ -215,8 +239,8 @@ def _urls(value: str) -> Iterator[str]:
 def _character(escape: re.Match[str]) -> str:
     """What `_ESCAPED` found, as the character that is meant; nothing for white space and for what is none."""
     digits = escape[escape.lastindex or 0]
-    if escape.lastindex in _HEXADECIMAL or escape.lastindex == _DECIMAL:
-        code = int(digits, 10 if escape.lastindex == _DECIMAL else 16)
+    if base := _BASES.get(escape.lastindex or 0):
+        code = int(digits, base)
         return chr(code).strip() if code <= sys.maxunicode else ""
     return _NAMED.get(digits, digits)
 

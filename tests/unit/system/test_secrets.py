@@ -52,6 +52,19 @@ DISGUISES: dict[str, Any] = {
     "hex-upper": CANARY.encode().hex().upper(),
     "hex-wrapped": wrapped(CANARY.encode().hex(), 6),
     "hex-spaced": CANARY.encode().hex(" "),
+    "hex-colons": CANARY.encode().hex(":"),
+    "hex-dashes": CANARY.encode().hex("-").upper(),
+    "hex-commas": CANARY.encode().hex(","),
+    "hex-numbers": ", ".join(map(hex, CANARY.encode())),
+    "hex-numbers-spaced": " ".join(map(hex, CANARY.encode())),
+    "hex-numbers-over-lines": wrapped(", ".join(f"0x{byte:02X}" for byte in CANARY.encode()), 36),
+    "decimal": str(list(CANARY.encode())),
+    "decimal-spaced": " ".join(map(str, CANARY.encode())),
+    "decimal-over-lines": json.dumps(list(CANARY.encode()), indent=2),
+    "base32": base64.b32encode(CANARY.encode()).decode(),
+    "base32-lower": base64.b32encode(CANARY.encode()).decode().lower().rstrip("="),
+    "base32-wrapped": wrapped(base64.b32encode(b"HOME=/x\nA=" + CANARY.encode() + b"\nB=2" * 9).decode(), 10),
+    "base32-hex": base64.b32hexencode(CANARY.encode()).decode(),
     "url": urllib.parse.quote(CANARY, safe=""),
     "url-lower": urllib.parse.quote(CANARY, safe="").replace("%2F", "%2f").replace("%2B", "%2b"),
     "url-path": urllib.parse.quote(CANARY),
@@ -60,6 +73,10 @@ DISGUISES: dict[str, Any] = {
     "source-hex": "".join(rf"\x{ord(c):02x}" for c in CANARY),
     "source-unicode": "".join(rf"\u{ord(c):04X}" for c in CANARY),
     "source-braces": "".join(rf"\u{{{ord(c):x}}}" for c in CANARY),
+    "source-long": "".join(rf"\U{ord(c):08x}" for c in CANARY),
+    "source-octal": "".join(rf"\{ord(c):03o}" for c in CANARY),
+    "source-octal-short": "".join(rf"\{ord(c):o}" for c in CANARY),
+    "shell-octal": "".join(rf"\0{ord(c):o}" for c in CANARY),
     "json-in-json": json.dumps("".join(rf"\u{ord(c):04x}" for c in CANARY)),
     "json-as-for-html": json.dumps(CANARY).replace("&", r"\u0026").replace("/", r"\/"),
     "html": html.escape(CANARY),
@@ -81,6 +98,9 @@ WAYS: list[Callable[[str], str]] = [
     lambda c: rf"\u{ord(c):04x}",
     lambda c: rf"\\u{ord(c):04x}",
     lambda c: rf"\u{{{ord(c):X}}}",
+    lambda c: rf"\U{ord(c):08x}",
+    lambda c: rf"\{ord(c):03o}",
+    lambda c: rf"\0{ord(c):03o}",
     lambda c: f"&#{ord(c)};",
     lambda c: f"&#x{ord(c):04x};",
     html.escape,
@@ -98,6 +118,19 @@ def test_a_known_value_is_found_in_the_usual_disguises(disguise):
     assert NAME.contains(shown) == []
     assert shown.startswith("before ")
     assert shown.endswith(" after")
+
+
+@given(
+    st.binary(max_size=40),
+    st.binary(max_size=40),
+    st.integers(1, 90),
+    st.sampled_from([base64.b32encode, base64.b32hexencode, lambda data: base64.b32encode(data).lower()]),
+)
+def test_no_place_and_no_wrapping_hides_a_value_in_base32(before, after, columns, encode):
+    shown = wrapped(encode(before + CANARY.encode() + after).decode(), columns)
+
+    assert NAME.contains(shown) == ["NAME"]
+    assert NAME.contains(NAME.redact(shown)) == []
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40), st.integers(1, 90))
@@ -148,11 +181,15 @@ def test_each_character_may_be_escaped_in_its_own_way(ways):
 
 def test_escapes_of_other_texts_stay():
     text = r"100%, 50%20 of \u00e9t\xe9 &amp; &#128512; &#x110000; \u{110000} &nbsp; \\ \"q\" %zz"
+    text += r" \U00110000 \1 \60 \377 \999"
     assert NAME.redact(text) == text
     assert NAME.contains(text) == []
 
 
 def test_a_short_value_is_not_hidden():
+    short = b"7-chars"
+    disguises = (short, base64.b32encode(short), short.hex(":").encode(), str(list(short)).encode())
+    assert [Secrets({"N": "7-chars"}).contains(text) for text in disguises] == [[]] * 4
     assert Secrets({"N": "7-chars"}).redact("7-chars") == "7-chars"
 
 
@@ -201,7 +238,7 @@ def test_a_text_full_of_beginnings_takes_no_time_to_speak_of():
     known = Secrets({f"K{i}": random_values.token_urlsafe(40) for i in range(12)})
     for text in ("-----BEGIN PRIVATE KEY-----" * 20_000, "gh" * 300_000, "c\n" * 300_000, "sk-ant-" * 90_000):
         known.redact(text)
-    for text in ("\\" * 300_000, "\\1" * 200_000):
+    for text in ("\\" * 300_000, "\\1" * 200_000, "\\U0000" * 90_000, "0x" * 300_000, "115, " * 90_000):
         known.redact(text)
 
 
@@ -504,11 +541,19 @@ DISGUISES = {
     "wrapped": lambda data: wrapped(data.decode(), 5),
     "base64": lambda data: base64.b64encode(b"x" + data).decode(),
     "base64 over lines": lambda data: wrapped(base64.b64encode(data).decode(), 7),
+    "base32": lambda data: base64.b32encode(b"x" + data).decode(),
     "hex": lambda data: data.hex().upper(),
+    "hex with colons": lambda data: data.hex(":"),
+    "hex numbers": lambda data: ", ".join(map(hex, data)),
+    "decimal": lambda data: str(list(data)),
     "url": lambda data: urllib.parse.quote(data.decode(), safe=""),
     "reversed": lambda data: data.decode()[::-1],
 }
-ESCAPED = {"html": lambda data: wrapped("".join(f"&#{byte};" for byte in data), 11)}
+ESCAPED = {
+    "html": lambda data: wrapped("".join(f"&#{byte};" for byte in data), 11),
+    "source": lambda data: "".join(rf"\\U{byte:08x}" for byte in data),
+    "octal": lambda data: "".join(rf"\{byte:03o}" for byte in data),
+}
 
 
 @pytest.mark.parametrize("disguise", DISGUISES)
