@@ -22,6 +22,7 @@ from endstate_action.deliver import Delivery, Place, Result, own_commits
 from endstate_action.errors import InputError, UnknownSession
 from endstate_action.run import Announcement, Choice, Finishing, Ports, run
 from endstate_action.system import git
+from endstate_action.system.files import atomic_write
 from endstate_action.system.git_aside import aside
 from endstate_action.system.git_call import GitError
 from endstate_action.system.names import short
@@ -91,7 +92,7 @@ def evidence_file(text: str, workspace: Path, state_dir: str) -> Path:
             f"--evidence {text} lies in the workspace, whose tree it is to tell of. Nothing was run.",
             hint=f"Name a file outside, ../{file.name} for example.",
         )
-    if not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
+    if not folder.is_dir() or not os.access(folder, os.W_OK) or (os.path.lexists(file) and not file.is_file()):
         raise InputError(
             f"--evidence {text} cannot be written. Nothing was run.",
             hint="Name a file in a directory that exists and is yours.",
@@ -104,16 +105,18 @@ def keep_evidence(
 ) -> Announcement:
     """Write what `verify` needs of a result that is announced nowhere. The result itself is not lost by a failure."""
     result = finishing.result
-    if result.ended_tree_hash not in (None, result.tree_hash()):
+    # Not the same command: without --resume it would begin anew, and do everything once more.
+    again = "`endstate run --resume` writes it."
+    if result.ended_tree_hash not in (None, finishing.tree_hash):
         say(
             f"No evidence was written, and {file} is as it was: the workspace has changed since this session ended. "
-            "Undo that (`git status` may tell), then run the same command again."
+            f"Once that is undone (`git status` may tell), {again}"
         )
         return Announcement({})
     try:
-        file.write_text(finishing.secrets.hide(_evidence(finishing, environ).to_json()), "utf-8")
+        atomic_write(file, finishing.secrets.hide(_evidence(finishing, environ).to_json()).encode(), 0o644)
     except (OSError, GitError) as error:
-        say(f"No evidence was written: {short(str(error))} Put that right, then run the same command again.")
+        say(f"The task is finished, and no evidence was written: {short(str(error)).rstrip('.')}. Then {again}")
         return Announcement({})
     return Announcement({"evidence-file": str(file)})
 

@@ -146,6 +146,8 @@ class Report:
     """What left the machine last; None where there is no store."""
     failed_calls: int = 0
     """Of this task, those that ended with an error."""
+    calls_not_run: int = 0
+    """Of this task, those that were answered without having been run, denied and refused ones apart."""
 
 
 def run(settings: Settings, choice: Choice, ports: Ports) -> Report:
@@ -163,7 +165,7 @@ def run(settings: Settings, choice: Choice, ports: Ports) -> Report:
 def _unreadable(error: GitError) -> StateError:
     return StateError(
         f"Git cannot read this repository: {error} Everything recorded so far is kept.",
-        hint="`git fsck` tells more; repair it, then run the same command again.",
+        hint="`git fsck` tells more. Once it is repaired, `endstate run --resume` goes on with what was begun.",
     )
 
 
@@ -272,6 +274,8 @@ class Finishing:
 
     session: Session
     result: RunResult
+    tree_hash: str
+    """Of the workspace as the attempt left it."""
     workplace: Workplace
     sandbox: SandboxChosen
     shipper: Shipper | None
@@ -287,7 +291,7 @@ class Finishing:
         return Around(
             conclusion=conclusion,
             reason=self.result.reason,
-            tree_hash=self.result.tree_hash(),
+            tree_hash=self.tree_hash,
             excluded=(".git", self.workplace.state_name),
             sandbox=self.sandbox.sandbox,
             sandbox_note=self.sandbox.note,
@@ -365,7 +369,8 @@ class _Story:
             name = token_hex(6)
             taken = self._take_over(Line(name), above=0)
         with self.store.create({**self._bound(), **bound}, session=name) as session:
-            setup = Setup(model, system, config.to_json(), _budget(config))
+            goes_on = "continue" if self.settings.on_mismatch == "continue" else "refuse"
+            setup = Setup(model, system, config.to_json(), _budget(config), on_mismatch=goes_on)
             return self.drive(session, provider, config, setup, taken, doubtful=doubtful)
 
     def resume(self, wanted: str | None) -> Report:
@@ -556,7 +561,8 @@ class _Story:
         chosen = SandboxChosen(describe(sandbox), sandbox.note if isinstance(sandbox, Sandbox) else sandbox.reason)
         self.ports.emit(chosen)
         snapshots = place.snapshots()
-        observer = place.observer(snapshots)
+        interrupts = Interrupts()
+        observer = place.observer(snapshots, interrupts.check)
         if doubtful or was_killed_in_opaque_call(session.state):
             observer.doubt()
         clear = place.clear(session.id, snapshots)
@@ -571,7 +577,6 @@ class _Story:
         if not session.state.attempts or (session.state.is_finished and is_asked_anew):
             clear()
             keep_baseline(self.state.baseline(session.id), observer.now())
-        interrupts = Interrupts()
         tools = self.ports.tools(place.tools(sandbox, self.ports.more_tools()))
         shipper = self._shipper(session, provider, setup, tools, place, taken, found, secrets, interrupts)
         loop = AgentLoop(
@@ -608,8 +613,11 @@ class _Story:
                     if result.reason == FINISHED_BEFORE:
                         shipper.begin()  # no step of this attempt has asked for it
                     shipper.refuse_superseded()
+                with interrupts.allowed():  # it may take long, and nothing can be torn by ending it
+                    tree_hash = result.tree_hash()
+                epoch = taken.epoch or session.state.epoch
                 finishing = Finishing(
-                    session, result, place, chosen, shipper, found.restored, secrets, taken.epoch or session.state.epoch
+                    session, result, tree_hash, place, chosen, shipper, found.restored, secrets, epoch
                 )
                 announced = self.ports.finish(finishing)
             except Superseded:
@@ -619,7 +627,7 @@ class _Story:
                     shipper.end(LAST_ON_SIGNAL_S)
                 raise
             departed = shipper.end() if shipper else None
-        told = self._outputs(session.state, result, observer, describe(sandbox))
+        told = self._outputs(session.state, result, tree_hash, observer, describe(sandbox))
         told["durability"] = departed.store if departed else "none"
         told["restored-from"] = found.restored.key if found.restored else None
         told["restored-tree-hash"] = found.restored.tree_hash if found.restored else None
@@ -628,7 +636,8 @@ class _Story:
         told |= announced.outputs
         if shipper and announced.word is not None:
             shipper.conclude({**told, **announced.word})
-        return Report(result, told, session.state.task, departed, session.state.failed_calls)
+        state = session.state
+        return Report(result, told, state.task, departed, state.failed_calls, state.calls_not_run)
 
     def _place(self, bound: Mapping[str, Any], config: Config, trust: str | None = None) -> Workplace:
         repository = None if bound.get("workspace") == "directory" else self.repository
@@ -842,8 +851,8 @@ class _Story:
             )
             self._tell(put_back)
 
-    def _outputs(self, state: State, result: RunResult, observer: Observer, sandbox: str) -> dict[str, Any]:
-        now, changed = result.tree_hash(), self._changed(state, observer)
+    def _outputs(self, state: State, result: RunResult, now: str, observer: Observer, sandbox: str) -> dict[str, Any]:
+        changed = self._changed(state, observer)
         if result.reason == FINISHED_BEFORE and result.ended_tree_hash != now:
             # What somebody did since is not this session's result.
             self.ports.notice("The workspace has changed since this session ended; its result is of then.")

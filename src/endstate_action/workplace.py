@@ -91,7 +91,7 @@ class Workplace:
             ignored=lambda: ignored_paths(objects, self.workspace, repository.git_dir, repository.common_dir, excludes),
         )
 
-    def observer(self, snapshots: SnapshotStore) -> Observer:
+    def observer(self, snapshots: SnapshotStore, check: Callable[[], None]) -> Observer:
         return Observer(
             self.workspace,
             (".git", self.state_name),
@@ -99,6 +99,7 @@ class Workplace:
             head=self.head,
             refs=self.refs,
             snapshots=snapshots,
+            check=check,
         )
 
     def head(self) -> str | None:

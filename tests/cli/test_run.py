@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -707,6 +708,59 @@ def test_what_a_snapshot_leaves_out_is_not_written_twice(git_repo: GitRepo, tmp_
     assert "Not rolled back: data.db" in ran.err
     shown = endstate(repo.path, "sessions", "show", ran.json["session-id"])
     assert "data.db was not kept and has changed since" in shown.out
+
+
+def test_a_file_that_takes_for_ever_to_read_makes_nobody_deaf(workspace: Path) -> None:
+    """A command makes one in a moment, as a file that is all hole."""
+    playing = script(workspace, calls(bash("truncate -s 4T image; echo x > ../made")), {"text": "done"})
+    process = begin(workspace, "run", "do it", *playing)
+    wait_for(workspace.parent / "made")
+    time.sleep(1)
+    process.terminate()
+    process.communicate(timeout=20)
+
+    assert process.returncode == 75
+    (workspace / "image").unlink()
+    ran = endstate(workspace, "run", "--resume", *playing)
+    assert (ran.code, ran.out) == (0, "done\n")
+    assert "refused" not in ran.err, "the command's end was on record"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_evidence_goes_into_a_file_alone(workspace: Path, kind: str) -> None:
+    target = workspace.parent / "there"
+    if kind == "fifo":
+        os.mkfifo(target)
+    else:
+        target = Path("/dev/full")
+
+    ran = endstate(workspace, "run", "do it", "--evidence", str(target), *script(workspace, {"text": "done"}))
+
+    assert ran.code == 2
+    assert "cannot be written. Nothing was run." in ran.err
+
+
+def test_evidence_that_could_not_be_written_is_had_without_doing_it_again(workspace: Path) -> None:
+    """The same command again would begin anew, and do everything once more."""
+    folder = workspace.parent / "there"
+    folder.mkdir()
+    does = calls(bash(f"echo x >> log; rm -rf {folder}"))
+    ran = endstate(workspace, "run", "do it", "--evidence", f"{folder}/e.json", *script(workspace, does, {"text": "y"}))
+    assert ran.code == 4
+    (again,) = re.findall(r"`endstate (run --resume[^`]*)`", ran.err.rpartition("no evidence")[2])
+
+    folder.mkdir()
+    told = endstate(workspace, *shlex.split(again))
+
+    assert told.code == 0, told.err
+    assert (folder / "e.json").is_file()
+    assert (workspace / "log").read_text() == "x\n"
+
+
+def test_a_prompt_file_without_an_end_is_refused(workspace: Path) -> None:
+    ran = endstate(workspace, "run", "--prompt-file", "/dev/zero", *script(workspace, {"text": "done"}))
+    assert ran.code == 2
+    assert "bytes long" in ran.err
 
 
 def test_an_interrupted_command_in_the_sandbox_never_happened(git_repo: GitRepo, tmp_path: Path) -> None:

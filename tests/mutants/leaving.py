@@ -413,6 +413,22 @@ ROWS: tuple[Mutant, ...] = (
         tests=("tests/cli/test_run.py::test_a_sandbox_that_is_lost_is_said_in_the_first_line_with_its_reason",),
     ),
     Mutant(
+        name="long-look-is-ended",
+        guard="Who is asked to stop does so while a file is read that takes for ever",
+        file="src/endstate_action/system/tree_read.py",
+        old="                self._check()\n",
+        new="                pass\n",
+        tests=("tests/cli/test_run.py::test_a_file_that_takes_for_ever_to_read_makes_nobody_deaf",),
+    ),
+    Mutant(
+        name="long-look-loses-no-outcome",
+        guard="A call that has run is on record, also where the look after it is cut short",
+        file="src/endstate_action/agent/calls.py",
+        old="                self.session.append(outcome)\n                raise\n",
+        new="                raise\n",
+        tests=("tests/cli/test_run.py::test_a_file_that_takes_for_ever_to_read_makes_nobody_deaf",),
+    ),
+    Mutant(
         name="read-of-a-ref-asked-again",
         guard="A hiccup of a read from a git ref is asked again",
         file="src/endstate_action/state/stores/git_ref.py",

@@ -220,7 +220,12 @@ class Calls:
         if wrote is not EffectClass.READS:
             # Where a call took our own state away, there is nothing left to take a snapshot into.
             self.session.check()
-            records += self._observed(asked.step, doubtful=wrote is EffectClass.OPAQUE)
+            try:
+                records += self._observed(asked.step, doubtful=wrote is EffectClass.OPAQUE)
+            except (Interrupted, TimeIsUp):
+                # It has run; what it left behind is looked at by whoever goes on.
+                self.session.append(outcome)
+                raise
         self.session.append(*records)
         if wrote.is_outside:
             self.shipping.soon()

@@ -549,10 +549,10 @@ class AgentLoop:
         return self._result(conclusion, reason)
 
     def _end(self, conclusion: Conclusion, reason: str) -> None:
-        seen = self._observer.now()
-        self._session.append(
-            Ended(self._state.epoch, self._state.task, conclusion, reason, self._clock(), seen.tree_hash)
-        )
+        tree_hash = None
+        with suppress(Interrupted, TimeIsUp):  # what takes for ever to be read does not keep the end from being told
+            tree_hash = self._observer.now().tree_hash
+        self._session.append(Ended(self._state.epoch, self._state.task, conclusion, reason, self._clock(), tree_hash))
 
     def _fail(self, why: str) -> None:
         """On record where records are still ours to write; the workspace is not looked at, which may be what failed."""

@@ -73,6 +73,7 @@ class Observer:
         head: tells the commit at HEAD; the workspace counts as a plain directory when left out.
         refs: tells what the repository's own refs name.
         snapshots: takes and restores snapshots; without them nothing can be rolled back.
+        check: raises where a look that takes long is to end.
     """
 
     def __init__(
@@ -84,7 +85,9 @@ class Observer:
         head: Callable[[], str | None] = lambda: None,
         refs: Callable[[], Mapping[str, str]] = dict,
         snapshots: Snapshots | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        self._check = check
         self.root = root
         self.excluded = excluded
         self._cache = StatCache(cache) if cache else None
@@ -109,7 +112,7 @@ class Observer:
             self._cache.forget()
         elif last is not None and root is not None and (last.root, last.head) == (root, head):
             return last
-        found = scan(self.root, [name.encode() for name in self.excluded], self._cache)
+        found = scan(self.root, [name.encode() for name in self.excluded], self._cache, self._check)
         self._last = Seen(found.tree_hash, head, found, root)
         return self._last
 

@@ -341,7 +341,7 @@ def run(
         from endstate_action.hand import evidence_file, keep_evidence
 
         file = evidence_file(evidence, Path(settings.working_directory), settings.state_dir)
-        ports = replace(ports, finish=lambda finishing: keep_evidence(finishing, file, environ, _say))
+        ports = replace(ports, finish=lambda finishing: keep_evidence(finishing, file, environ, _say_hint))
     _begun.given = _kept_by_nobody(click.get_current_context())
     _begun.is_running = True
     report = run_story(settings, Choice(session, lock_timeout), ports)
@@ -418,6 +418,10 @@ def _warm_up(provider: AnthropicProvider) -> None:
         provider.warm_up()
 
 
+def _say_hint(text: str) -> None:
+    _say(_begun.hint(text))
+
+
 def _retrying(text: str) -> None:
     """For a person who waits; a log is told the end alone."""
     if sys.stderr.isatty():
@@ -425,10 +429,13 @@ def _retrying(text: str) -> None:
 
 
 def _read_file(name: str) -> bytes | None:
+    from endstate_action.config.settings import PROMPT_MAX_BYTES
+
     if name == "-":
         return _read_stdin()
     try:
-        return Path(name).read_bytes()
+        with open(name, "rb") as file:
+            return file.read(2 * PROMPT_MAX_BYTES)  # as of standard input
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -450,9 +457,10 @@ def _show(report: Report, as_json: bool) -> None:
     why = f" ({result.reason})" if result.reason else ""
     steps = count_of(result.steps, "step") + (" of this task" if report.task > 1 else "")
     failed = f" · {count_of(report.failed_calls, 'call')} failed" if report.failed_calls else ""
+    idle = f" · {count_of(report.calls_not_run, 'call')} not run" if report.calls_not_run else ""
     refused = f" · {count_of(result.refused_calls, 'call')} refused" if result.refused_calls else ""
-    _say(f"{result.conclusion}{printable(why)} · {count_of(result.attempt, 'attempt')} · {steps}{failed}{refused} · "
-         f"{cost} · tree {outputs['tree-hash']}")  # fmt: skip
+    _say(f"{result.conclusion}{printable(why)} · {count_of(result.attempt, 'attempt')} · {steps}{failed}{idle}"
+         f"{refused} · {cost} · tree {outputs['tree-hash']}")  # fmt: skip
     if report.departed:
         _say_departed(report.departed)
     if result.conclusion == "stopped":
@@ -468,7 +476,8 @@ def _say_departed(departed: Departed) -> None:
     """How old the newest checkpoint is, and why it is not newer."""
     if departed.shipped:
         age = count_of(departed.shipped.age_s, "second")
-        _say(f"checkpoints: {departed.store}, the newest is stored, {age} old ({departed.shipped.key})")
+        newest = "the newest that was stored is" if departed.problem else "the newest is stored,"
+        _say(f"checkpoints: {departed.store}, {newest} {age} old ({departed.shipped.key})")
     if departed.problem:
         newest = (
             "what was recorded since is on this machine only" if departed.shipped else "all is on this machine only"

@@ -332,6 +332,12 @@ class State:
         first = self.first_step_of_task()
         return sum(f.step > first and f.status == "error" for f in self.finished.values())
 
+    @property
+    def calls_not_run(self) -> int:
+        """How many calls of the task at hand were answered without having been run, denied and refused ones apart."""
+        first = self.first_step_of_task()
+        return sum(f.step > first and f.status == "not_run" for f in self.finished.values())
+
     def counted_starts(self, place: tuple[int, int]) -> int:
         """Starts that were not ended by a signal to us."""
         excused = {e.epoch for e in self.start_ended if (e.step, e.index) == place}

@@ -163,7 +163,8 @@ class Session:
             raise StateReplaced(
                 f"The session's file {self.path} was deleted or replaced while the run was going on. "
                 "No further call was run.",
-                hint="Restore the file if you moved it; otherwise begin a new session.",
+                hint="Put the file back if you moved it. If checkpoints of the session are in a store, "
+                f"`endstate run --resume --session {self.id} --store …` goes on; a new one does it all again.",
             )
 
     def _commit(self, rows: list[tuple[str, str]]) -> None:

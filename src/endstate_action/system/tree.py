@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from endstate_action.errors import InputError
@@ -28,11 +28,19 @@ __all__ = ["Change", "Entry", "Kind", "Scan", "StatCache", "diff", "display", "s
 DEFAULT_EXCLUDED = (b".git", b".endstate")
 
 
-def scan(root: Path | bytes, exclude: Iterable[bytes] = DEFAULT_EXCLUDED, cache: StatCache | None = None) -> Scan:
+def scan(
+    root: Path | bytes,
+    exclude: Iterable[bytes] = DEFAULT_EXCLUDED,
+    cache: StatCache | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Scan:
     """Look at everything below `root`, but for the paths in `exclude`, relative to it.
 
     Not a snapshot of one moment: when somebody writes meanwhile, each entry is as it was when its
     turn came, and what changed while it was read is in `unstable`.
+
+    Args:
+        check: as `Reader` asks it; what it raises ends the scan.
 
     Raises:
         InputError: the root is no directory, an exclusion is no relative path, or reading failed
@@ -40,7 +48,7 @@ def scan(root: Path | bytes, exclude: Iterable[bytes] = DEFAULT_EXCLUDED, cache:
     """
     excluded = tuple(sorted(set(map(_relative, exclude))))
     before = cache.last() if cache else None
-    walk = _Hashing(cache.horizon() if cache else NO_HORIZON, excluded)
+    walk = _Hashing(cache.horizon() if cache else NO_HORIZON, excluded, check)
     try:
         found = walk.run(os.open(root, DIRECTORY & ~os.O_NOFOLLOW), before.root if before else None)
     except OSError as error:
@@ -69,9 +77,9 @@ def _relative(path: bytes) -> bytes:
 class _Hashing(Walk[Entry]):
     """Makes of each directory what the tree hash says of it."""
 
-    def __init__(self, horizon: Horizon, excluded: tuple[bytes, ...]) -> None:
+    def __init__(self, horizon: Horizon, excluded: tuple[bytes, ...], check: Callable[[], None]) -> None:
         super().__init__(horizon, Paths.of(excluded))
-        self._reader = Reader()
+        self._reader = Reader(check)
 
     def look(self, directory: int, name: str, seen: Signature) -> Look[Entry]:
         return self._reader.look(directory, name, seen)

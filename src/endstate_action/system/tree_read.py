@@ -20,6 +20,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _ATTEMPTS = 3
 _CHUNK_BYTES = 256 * 1024
+_ASKED_EACH_BYTES = 64 * 1024 * 1024
 
 _ODD = {
     stat.S_IFIFO: Kind.FIFO,
@@ -68,9 +69,15 @@ def look(attempt: Attempt[E], directory: int, name: str, seen: Signature) -> Loo
 
 
 class Reader:
-    """Reads entries one after another, through one buffer."""
+    """Reads entries one after another, through one buffer.
 
-    def __init__(self) -> None:
+    Args:
+        check: asked now and then while a large file is read, and raises where that is to end: what a command makes in
+            a moment, as a file that is all hole, may take for ever to be read.
+    """
+
+    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+        self._check = check
         self._buffer = memoryview(bytearray(_CHUNK_BYTES))
 
     def look(self, directory: int, name: str, seen: Signature) -> Look[Entry]:
@@ -118,6 +125,8 @@ class Reader:
             got = os.readv(file, [self._buffer])
             content.update(self._buffer[:got])
             total += got
+            if total % _ASKED_EACH_BYTES == 0:
+                self._check()
             if got == 0 or (got < _CHUNK_BYTES and total == size):
                 break
         return total, content.digest()
