@@ -57,6 +57,8 @@ class Around:
     notes: tuple[str, ...] = ()
     epoch: int | None = None
     """The number of the attempt that announces."""
+    effects: int | None = None
+    """The number of effects outside for others to go by, where the store does not know of all."""
 
 
 def account(state: State, around: Around) -> told.Evidence:
@@ -121,7 +123,7 @@ def account(state: State, around: Around) -> told.Evidence:
             usd=None if cost is None else _money(cost),
             at_least=_may_have_lost(state),
         ),
-        outside_effects=effects_started(state),
+        outside_effects=effects_started(state) if around.effects is None else around.effects,
         fingerprint=_fingerprint(state),
         accepted_mismatches=tuple(a for attempt in state.attempts for a in attempt.accepted),
         durability=told.Durability(

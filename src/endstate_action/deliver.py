@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from endstate_action.account import Around, account
 from endstate_action.agent.observe import changed_since
+from endstate_action.agent.policy import Policy
 from endstate_action.ci import evidence as told
 from endstate_action.ci.commit import Change, Commits, Moved, Plan, Target, own_branch
 from endstate_action.ci.marker import Marker, parse_marker
@@ -25,6 +26,7 @@ from endstate_action.ci.patch import Patch, make_patch
 from endstate_action.ci.pull_request import Author, Conversation, PostedComment, Viewer
 from endstate_action.ci.render import comment as render_comment
 from endstate_action.ci.render import earlier_of
+from endstate_action.config import DEFAULT_CONFIG, Config
 from endstate_action.effects import digest
 from endstate_action.errors import InputError
 from endstate_action.shipper import Shipper
@@ -283,7 +285,8 @@ class Delivery:
             held = self._held()
             if held is not None:
                 return replace(announced.without("commit", held), is_final=self._is_unfit())
-            prepared = commits.prepare(plan, _changes(changed, contents))
+            unprotected = self._protects_none(changed)
+            prepared = commits.prepare(plan, _changes(changed, contents), may_change_workflows=unprotected)
             if not isinstance(prepared, Applied):
                 return replace(announced.without("commit", _why(prepared)), is_final=is_final(prepared))
             known, refusal = self._deliver(
@@ -293,6 +296,12 @@ class Delivery:
                 is_refused = self._is_unfit() if refusal is None else is_final(refusal)
                 return replace(announced.without("commit", known.reason), is_final=is_refused)
         return _with_commit(announced, known, target.branch)
+
+    def _protects_none(self, changed: Sequence[Changed]) -> bool:
+        """Whether the session's own configuration protects nothing of it; in its place, the default does."""
+        frozen = self.session.state.frozen
+        policy = Policy.from_config(Config.from_json(frozen.config) if frozen else DEFAULT_CONFIG)
+        return not any(policy.protecting(display(change.path)) for change in changed)
 
     def _comment(self, announced: Announced, result: Result) -> Announced:
         conversation, place = self.place.conversation, self.place

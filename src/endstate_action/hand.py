@@ -21,6 +21,7 @@ from endstate_action.config import Settings
 from endstate_action.deliver import Delivery, Place, Result, own_commits
 from endstate_action.errors import InputError, UnknownSession
 from endstate_action.run import Announcement, Choice, Finishing, Ports, run
+from endstate_action.state.totals import effects_started
 from endstate_action.system import git
 from endstate_action.system.files import atomic_write
 from endstate_action.system.git_aside import aside
@@ -187,6 +188,9 @@ def _delivery(finishing: Finishing, github: GitHub, environ: Mapping[str, str]) 
         pull_request=number,
         repository_url=f"{environ.get('GITHUB_SERVER_URL') or 'https://github.com'}/{repository}",
         notes=("Delivered by hand.",),
+        # The store is told nothing of what is delivered now, so who goes on from there must not miss it: it finds each
+        # delivery by its key.
+        effects=None if finishing.shipper else effects_started(finishing.session.state),
     )
     folder = Path(environ.get("RUNNER_TEMP") or gettempdir()) / f"endstate-{session.id}"
     return Delivery(

@@ -793,7 +793,8 @@ class _Story:
         thin = base if base and self._is_published(base) else None
         about = About(
             __version__,
-            line.repository,
+            # By hand nobody names it, and the job that goes on looks for its own.
+            line.repository or str(bound.get("repository", "")),
             line.lineage,
             session.id,
             epoch,

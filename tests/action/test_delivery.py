@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.messages_api import answer, call
-from tests.support.step import ROOT, Job, Ran, stage, turns
+from tests.support.step import API_KEY, ROOT, Job, Ran, stage, turns
 
 pytestmark = pytest.mark.slow
 
@@ -161,6 +161,7 @@ def endstate(*words: str, cwd: Path, job: Job) -> subprocess.CompletedProcess[st
         "PYTHONPATH": str(ROOT / "src"),
         "GITHUB_TOKEN": job.github.token,
         "GITHUB_API_URL": job.github.url,
+        "ANTHROPIC_API_KEY": API_KEY,
     }
     command = [sys.executable, "-m", "endstate_action", *words]
     return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=100, check=False)
@@ -190,6 +191,28 @@ def test_a_person_delivers_by_hand_what_the_job_could_not_and_can_verify_it(job:
     changed = endstate("verify", evidence, str(clone), cwd=clone, job=job)
     assert changed.returncode == 1
     assert "app.py" in changed.stdout
+
+
+@pytest.mark.parametrize(("kept", "by_hand"), [("cache", ""), ("dir", ""), ("dir", "--store")])
+def test_a_re_run_after_a_delivery_by_hand_finds_it(job: Job, tmp_path: Path, kept: str, by_hand: str) -> None:
+    """The watcher runs it again by itself, so it must not take what a person did for an effect that was lost."""
+    store = f"dir:{tmp_path / 'store'}" if kept == "dir" else "auto"
+    job.github.fault("ref.create", "503", times=99)
+    ran = job.attempt(1, store=store)
+    assert (ran.code, ran.conclusion) == (75, "undelivered"), ran.log
+    job.github.heal()
+    cwd = ran.workspace
+    if by_hand:
+        cwd = tmp_path / "clone"
+        subprocess.run(["git", "clone", "-q", str(job.github.git_dir), str(cwd)], check=True)
+        subprocess.run(["git", "checkout", "-q", "--detach", job.commit], cwd=cwd, check=True)
+    told = endstate("deliver", *([by_hand, store] if by_hand else []), cwd=cwd, job=job)
+    assert told.returncode == 0, told.stderr
+    asked = len(job.api.requests)
+
+    stands(job, job.attempt(2, store=store))
+
+    assert len(job.api.requests) == asked
 
 
 def test_a_path_that_cannot_go_is_named_and_the_patch_has_all_of_it(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from tests.support.messages_api import MessagesApi, Script
 from tests.support.payloads import payload
 
 ROOT = Path(__file__).parents[2]
+API_KEY = "sk-ant-test-0123456789abcdef0123456789"
 FILES = {"README.md": "# A project\n", "app.py": "VERSION = 1\n", "AGENTS.md": "Keep it short.\n"}
 
 
@@ -158,7 +159,7 @@ class Job:
             "GITHUB_PATH": str(temp / "path"),
             "GITHUB_STATE": str(temp / "state"),
             "RUNNER_TEMP": str(temp),
-            "INPUT_ANTHROPIC_API_KEY": "sk-ant-test-0123456789abcdef0123456789",
+            "INPUT_ANTHROPIC_API_KEY": API_KEY,
             "INPUT_BASE_URL": self.api.url,
             "INPUT_GITHUB_TOKEN": self.github.token,
             "ACTIONS_CACHE_SERVICE_V2": "true",

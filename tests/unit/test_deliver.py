@@ -18,10 +18,11 @@ from endstate_action.ci.evidence import parse_evidence
 from endstate_action.ci.github import GitHub
 from endstate_action.ci.marker import Marker
 from endstate_action.ci.pull_request import Conversation, Viewer
+from endstate_action.config import DEFAULT_CONFIG
 from endstate_action.deliver import Announced, Delivery, Place, Result
 from endstate_action.errors import Superseded
 from endstate_action.shipper import Departed
-from endstate_action.state.records import Attempt, Ended, Prompt
+from endstate_action.state.records import Attempt, Ended, Frozen, Prompt
 from endstate_action.state.session import Session, SessionStore
 from endstate_action.state.uploader import Shipped
 from endstate_action.system import git
@@ -483,6 +484,20 @@ def test_results_of_earlier_runs_are_folded(scene: Scene) -> None:
 
 
 # What cannot be delivered
+
+
+@pytest.mark.parametrize("protected", [(), (".github/**/deploy.yml",), (".github/workflows/**",)])
+def test_a_workflow_file_goes_only_where_the_configuration_protects_it_not(scene: Scene, protected: Any) -> None:
+    scene.repo.write({".github/workflows/deploy.yml": "on: push\n"})
+    config = replace(DEFAULT_CONFIG, protected_paths=protected)
+    scene.session.append(Frozen("anthropic", "m", "", (), (), config.to_json(), 1))
+
+    announced = scene.attempt()
+
+    if protected:
+        assert ".github/workflows/deploy.yml is a workflow file" in announced.problems[0]
+    else:
+        scene.stands(announced)
 
 
 def test_a_path_that_cannot_go_keeps_the_whole_back_and_the_result_is_there(scene: Scene) -> None:
