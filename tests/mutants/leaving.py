@@ -413,6 +413,14 @@ ROWS: tuple[Mutant, ...] = (
         tests=("tests/cli/test_run.py::test_a_sandbox_that_is_lost_is_said_in_the_first_line_with_its_reason",),
     ),
     Mutant(
+        name="numbered-lines-are-wrapped",
+        guard="A value over numbered lines is found",
+        file="src/endstate_action/system/redaction.py",
+        old='        text = _NUMBER.sub("", text)\n',
+        new="        pass\n",
+        tests=("tests/unit/system/test_secrets.py",),
+    ),
+    Mutant(
         name="long-look-is-ended",
         guard="Who is asked to stop does so while a file is read that takes for ever",
         file="src/endstate_action/system/tree_read.py",

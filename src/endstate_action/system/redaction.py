@@ -3,9 +3,9 @@ r"""No known secret in a text that leaves: values are found as they are and in t
 Seen: base64 and base32 (both alphabets of each, inside something longer), its bytes listed in hex or as
 decimal numbers (`736b`, `73:6b`, `73-6b`, `73,6b`, `0x73, 0x6b`, `115, 107`), reversed, any or all of its
 characters escaped as in URLs, JSON, HTML or a program's source (`%73`, `\x73`, `\163`, `\u0073`, `\u{73}`,
-`\U00000073`, `&#115;`, `&#x73;`), and all of these wrapped over lines; in bytes, any of these as UTF-16 as
-well. Not seen: a value that was encrypted, compressed, encoded twice, or cut by other characters than
-white space; and what a cut leaves of one that was escaped.
+`\U00000073`, `&#115;`, `&#x73;`), and all of these wrapped over lines, numbered or not; in bytes, any of these as
+UTF-16 as well. Not seen: a value that was encrypted, compressed, encoded twice, or cut by other characters
+than white space; and what a cut leaves of one that was escaped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ MIN_CHARS = 8
 
 _LINE_MIN_CHARS = 16
 _TORN_MIN_CHARS = 4
-_BLANK = re.compile(r"\s|\\[nrt]")
+# What begins a line where lines are numbered, as `cat -n` and the `read` tool do, counts as white space too.
+_NUMBER = re.compile(r"(?:\n|\\n) {0,12}[0-9]{1,9}(?:\t|\\t)")
+_BLANK = re.compile(rf"{_NUMBER.pattern}|\s|\\[nrt]")
 _BREAK = f"(?:{_BLANK.pattern})*"
 # How programs write one character: in URLs, HTML, string literals, JSON and shells. Backslashes are read from their
 # first on, or a long row of them would be read again from each.
@@ -277,6 +279,8 @@ def _replaced(
 
 def _squeeze(text: str) -> str:
     """Without white space, raw or as JSON writes it: the cheap way to see through line wrapping."""
+    if "\t" in text or "\\t" in text:
+        text = _NUMBER.sub("", text)
     return "".join(text.replace("\\n", "").replace("\\r", "").replace("\\t", "").split())
 
 

@@ -86,6 +86,10 @@ DISGUISES: dict[str, Any] = {
     "escaped-over-lines": wrapped("".join(f"&#{ord(c)};" for c in CANARY), 7),
     "reversed": CANARY[::-1],
     "folded": wrapped(CANARY, 5),
+    "folded-and-numbered": "".join(f"{n:6}\t{row}\n" for n, row in enumerate(wrapped(CANARY, 5).split("\n"), 9)),
+    "folded-and-numbered-as-json": json.dumps(
+        "".join(f"{n:6}\t{row}\n" for n, row in enumerate(wrapped(CANARY, 5).split("\n"), 1))
+    ),
     "spaced": " ".join(CANARY),
 }
 
