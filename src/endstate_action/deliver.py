@@ -43,6 +43,7 @@ from endstate_action.system.tree import scan
 
 SENDER_S = 30.0
 """So long after the fence was read a sender may still send."""
+_GONE = "deleted"
 _MOST_FENCES = 3
 """So often the fence is read anew for one delivery, where GitHub takes long to answer."""
 _AUTHOR = ("endstate[bot]", "endstate@users.noreply.github.com")
@@ -96,6 +97,8 @@ class Announced:
     branch: str | None = None
     moved_to: str | None = None
     """Where the branch was found, if that is not where the task began; the commit then has a branch of its own."""
+    has_lost_head: bool = False
+    """Whether that branch was deleted meanwhile, with the same consequence."""
     problems: tuple[str, ...] = ()
     """Why something was not delivered, a sentence each; it stays in the outbox."""
     is_final: bool = False
@@ -419,6 +422,11 @@ class Delivery:
         departed = self.shipper.departed if self.shipper else None
         if departed and departed.shipped and departed.problem:
             notes = (*notes, f"Nothing newer than that checkpoint was stored, since {departed.problem.reason}")
+        if announced and announced.has_lost_head:
+            notes = (
+                *notes,
+                "The head branch was deleted meanwhile and is not made again: the commit is on a branch of its own.",
+            )
         conclusion, reason = result.conclusion, result.reason
         if conclusion == "success" and problems:
             conclusion, reason = "undelivered", " ".join(problems)
@@ -430,14 +438,16 @@ class Delivery:
             commits=commits,
             uncommitted=uncommitted,
             head_moved_to=announced.moved_to if announced else None,
-            compare_url=self._compare_url(announced.branch) if announced and announced.commit else None,
+            compare_url=self._compare_url(announced) if announced and announced.commit else None,
             notes=(*self.around.notes, *notes),
         )
         return account(self.session.state, around)
 
-    def _compare_url(self, branch: str | None) -> str | None:
-        """None for a commit that is on the branch it is meant for."""
-        around = self.around
+    def _compare_url(self, announced: Announced) -> str | None:
+        """None for a commit that is on the branch it is meant for, or whose branch is gone."""
+        around, branch = self.around, announced.branch
+        if announced.has_lost_head:
+            return None
         onto = around.branch or self.session.state.begun.bound.get("base")
         if not (around.repository_url and onto and branch) or branch == onto:
             return None
@@ -504,11 +514,13 @@ def _push(commits: Commits, plan: Plan, commit: str, target: Target, may_write: 
     beside = commits.publish(plan, commit, own, may_write)
     if isinstance(beside, Moved):
         return Rejected(beside.reason)
-    return Applied(f"{beside.value} {own.branch} {pushed.at or ''}".rstrip()) if isinstance(beside, Applied) else beside
+    return Applied(f"{beside.value} {own.branch} {pushed.at or _GONE}") if isinstance(beside, Applied) else beside
 
 
 def _with_commit(announced: Announced, known: Delivered, branch: str) -> Announced:
     made, pushed_to, moved_to = (*known.value.split(" "), "", "")[:3]
+    if moved_to == _GONE:
+        return replace(announced, commit=made, branch=pushed_to, has_lost_head=True)
     return replace(announced, commit=made, branch=pushed_to or branch, moved_to=moved_to or None)
 
 

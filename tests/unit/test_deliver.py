@@ -390,6 +390,9 @@ def test_a_branch_that_was_deleted_is_not_made_again(scene: Scene) -> None:
     scene.github.delete_branch("change")
     scene.stands(scene.attempt(**head(scene)), scene.own)
     assert scene.github.tip("change") is None
+    (comment,) = scene.github.comments
+    assert "The head branch was deleted meanwhile" in comment["body"]
+    assert "/compare/" not in comment["body"]
 
 
 def test_the_default_branch_is_never_pushed_to(scene: Scene) -> None:

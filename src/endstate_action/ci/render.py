@@ -72,7 +72,7 @@ _BY_HAND = "Apply the patch by hand (`git apply`; the step's output `patch-file`
 _WITHOUT_IT = "in a new run, for a change without what was refused."
 _SETTLED = {
     "roll_back_and_run": "rolled back and re-run",
-    "run": "re-run",
+    "run": "run on the resume",
     "adopt": "found done and adopted",
     "roll_back": "rolled back and not repeated",
     "give_up": "given up",

@@ -100,7 +100,7 @@ def test_money_is_shown_as_far_as_it_says_something(usd, shown):
 
 @pytest.mark.parametrize("actions", [["adopt", "adopt"], ["roll_back"], ["give_up"], ["run"]])
 def test_every_kind_of_settlement_is_counted(actions):
-    words = {"adopt": "adopted", "roll_back": "not repeated", "give_up": "given up", "run": "re-run"}
+    words = {"adopt": "adopted", "roll_back": "not repeated", "give_up": "given up", "run": "run on the resume"}
     settled = [
         {"step": 1, "call": 1, "tool": "bash", "action": action, "reason": "so", "attempt": 2} for action in actions
     ]
