@@ -196,7 +196,7 @@ def _bring_base(opened: Opened, place: Workplace, fetch_base: Callable[[str], No
 
 def _restore_workspace(opened: Opened, place: Workplace, snapshots: SnapshotStore) -> Restored:
     # What was on its way when an earlier restore was killed has to come to an end before another begins.
-    finished = snapshots.finish()
+    finished = place.finish()
     apply(place.objects(), opened.pack or b"", place.bound.get("base"))
     restored = snapshots.restore(opened.manifest.root or "")
     return replace(restored, kept=finished.kept) if finished and finished.kept else restored

@@ -350,6 +350,8 @@ class _Story:
         if self.settings.prompt is None:
             raise InputError("There is no prompt, so nothing was started.", hint="Give one, or use --resume.")
         self._refuse_half_restored()
+        if (story := self._put_together()) is not None:
+            return story.begin(name, taken, bound)
         if self.broken is not None:
             raise self.broken
         known = [(s, s.state) for s in self.store.all() if s.state is not None]
@@ -565,17 +567,16 @@ class _Story:
         observer = place.observer(snapshots, interrupts.check)
         if doubtful or was_killed_in_opaque_call(session.state):
             observer.doubt()
-        clear = place.clear(session.id, snapshots)
         process = {**self.ports.process(), "workspace": self.workspace.stat().st_ino}
         process |= {"restored_from": found.restored.key} if found.restored else {}
 
         def leftovers() -> None:
-            clear()
+            place.clear(session.id)
             self._put_back_after_reboot(session.state, process, observer)
 
         is_asked_anew = self.settings.prompt is not None and not session.state.knows_prompt(self.prompt_id or "")
         if not session.state.attempts or (session.state.is_finished and is_asked_anew):
-            clear()
+            place.clear(session.id)
             keep_baseline(self.state.baseline(session.id), observer.now())
         tools = self.ports.tools(place.tools(sandbox, self.ports.more_tools()))
         shipper = self._shipper(session, provider, setup, tools, place, taken, found, secrets, interrupts)
@@ -725,6 +726,23 @@ class _Story:
 
     def _refuse_half_restored(self) -> None:
         refuse_unfinished(self.state)
+
+    def _put_together(self) -> _Story | None:
+        """The story of what is here once a roll-back that a kill cut off is finished; None where there is none.
+
+        A session that began before would be bound to what is undone under it, and read half a workspace.
+        """
+        place = self._place({}, DEFAULT_CONFIG)
+        restored = place.finish()
+        if restored is None:
+            return None
+        self.ports.notice("The roll-back that an earlier attempt did not finish was finished first.")
+        if restored.kept is not None:
+            replaced = place.snapshots().replaced(restored.kept, restored.root)
+            self._tell_replaced("roll-back", restored.kept, replaced)
+        repository = git.discover(self.workspace, self.ports.environ, self.state.tmp)
+        _refuse_foreign_state(self.state, repository, self.workspace)
+        return replace(self, repository=repository, broken=None)
 
     def _tell_found(self, found: Found) -> None:
         for reason in found.set_aside:

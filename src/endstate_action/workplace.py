@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,14 @@ from endstate_action.agent.tools.edit import Edit, Write
 from endstate_action.agent.tools.read import Glob, Grep, Read
 from endstate_action.agent.tools.shell import Bash
 from endstate_action.config import Config, SandboxChoice
-from endstate_action.errors import InputError, OutcomeUnknown
+from endstate_action.errors import InputError, OutcomeUnknown, StateError
 from endstate_action.state.directory import StateDirectory
-from endstate_action.state.snapshot import ObjectStore, SnapshotStore
+from endstate_action.state.snapshot import ObjectStore, Restored, SnapshotStore
 from endstate_action.state.snapshot.git_state import GitState
 from endstate_action.state.snapshot.ignored import ignored_paths, user_excludes_file
-from endstate_action.system.git import Repository
+from endstate_action.state.snapshot.layout import format_of
+from endstate_action.state.snapshot.restore import read_journal
+from endstate_action.system.git import Repository, presume
 from endstate_action.system.git_call import GitError
 from endstate_action.system.proctable import end_tagged
 from endstate_action.system.sandbox import NoSandbox, Sandbox
@@ -164,18 +166,36 @@ class Workplace:
         made |= {tool.name: tool for tool in more}
         return [made[name] for name in self.config.tools if name in made]
 
-    def clear(self, session: str, snapshots: SnapshotStore) -> Callable[[], None]:
+    def finish(self) -> Restored | None:
+        """Conclude the restore that a kill cut off here, as the one that it was, whichever session it was of.
+
+        Raises: as `SnapshotStore.finish`; StateError: it was of a git checkout, and there is no git program.
+        """
+        objects = self.state.path / "objects"
+        journal = read_journal(objects / "restore" / "journal")
+        if journal is None or journal.terms is None:
+            return self.snapshots().finish() if journal else None
+        terms, repository = journal.terms, None
+        if terms.is_git:
+            reopen(self.workspace / ".git")
+            kind = format_of(objects)
+            repository = self.repository or presume(self.workspace, self.environ, self.state.tmp, kind)
+            if repository is None:
+                raise StateError(
+                    "A restore of this git checkout did not finish, and there is no git program here. Nothing was run.",
+                    hint="Install git, then run the same command again: it goes on.",
+                )
+        bound, config = {"base": terms.base}, replace(self.config, snapshot=terms.limits)
+        return replace(self, repository=repository, bound=bound, config=config).snapshots().finish()
+
+    def clear(self, session: str) -> None:
         """What a resume does before it looks: end what a dead attempt left, and finish its roll-back.
 
-        Raises, when called:
+        Raises:
             OutcomeUnknown: something is still running that could write to the workspace.
         """
-
-        def cleared() -> None:
-            self._end_processes(session)
-            snapshots.finish()
-
-        return cleared
+        self._end_processes(session)
+        self.finish()
 
     def _end_processes(self, session: str) -> None:
         _, survivors = end_tagged(f"{session}/")

@@ -11,6 +11,7 @@ from tests.mutants.row import Mutant as Mutant
 
 _GIT_STATE = "tests/unit/state/snapshot/test_git_state.py"
 _READ = "tests/unit/state/checkpoint/test_read.py"
+_ROLL_BACK = "tests/recovery/test_rollback.py"
 _ROWS = "tests/unit/test_rows.py"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -316,6 +317,30 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/cli/test_run.py::test_a_repository_that_a_finished_call_destroyed_does_not_end_the_session",),
     ),
     Mutant(
+        name="roll-back-first",
+        guard="A session begins on what a killed roll-back was to bring, not on half of it",
+        file="src/endstate_action/run.py",
+        old="        if (story := self._put_together()) is not None:",
+        new="        if False and (story := self._put_together()) is not None:",
+        tests=(f"{_ROLL_BACK}::test_a_new_session_begins_on_what_a_killed_roll_back_was_to_bring",),
+    ),
+    Mutant(
+        name="roll-back-terms",
+        guard="A killed restore is finished as the one that it was, whichever session comes next",
+        file="src/endstate_action/workplace.py",
+        old="        if journal is None or journal.terms is None:",
+        new="        if True:",
+        tests=(f"{_ROLL_BACK}::test_another_session_finishes_a_roll_back_that_was_killed",),
+    ),
+    Mutant(
+        name="roll-back-base",
+        guard="While a restore is half done, its base is not swept away",
+        file="src/endstate_action/state/snapshot/prune.py",
+        old="    if interrupted and interrupted.terms and interrupted.terms.base:",
+        new="    if False and interrupted and interrupted.terms and interrupted.terms.base:",
+        tests=("tests/unit/state/snapshot/test_prune.py::test_an_interrupted_restore_keeps_its_base",),
+    ),
+    Mutant(
         name="broken-by-a-power-cut",
         guard="A checkout that a power cut broke is put back before git is asked",
         file="src/endstate_action/run.py",
@@ -359,8 +384,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="broken-claims-nothing",
         guard="For a new session in a checkout that git cannot read nothing is claimed",
         file="src/endstate_action/run.py",
-        old="        self._refuse_half_restored()\n        if self.broken is not None:",
-        new="        self._refuse_half_restored()\n        if False:",
+        old="(name, taken, bound)\n        if self.broken is not None:",
+        new="(name, taken, bound)\n        if False:",
         tests=("tests/cli/test_store.py::test_nothing_is_claimed_for_a_run_in_a_repository_that_git_cannot_read",),
     ),
     Mutant(

@@ -7,6 +7,10 @@ skipped, and the product says `sandbox: none`.
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from endstate_action.state.directory import StateDirectory
 from endstate_action.system.sandbox import Sandbox
 from endstate_action.system.sandbox_probe import probe
 from endstate_action.system.tree import scan
@@ -227,3 +232,72 @@ def test_what_a_roll_back_replaces_is_kept_under_a_name(bench: Bench, sandbox: S
     objects = trial.repo.path / ".endstate" / "objects"
     kept = trial.repo.git("--git-dir", str(objects), "ls-tree", "-r", "--name-only", rolled_back.kept)
     assert "tree/by-hand.txt" in kept.split()
+
+
+CHANGES = {
+    "commits": f"git add --all; {_COMMIT} agent",
+    "breaks the repository": "rm .git/HEAD",
+    "makes a repository": f"git init --quiet .; git add app.py; {_COMMIT} agent",
+    "changes what is left out": "echo 'snapshot: {exclude: [app.py]}' > .github/endstate.yml",
+}
+"""After each of these, another session would be bound to another commit, or look at the workspace in another way."""
+
+
+def killed_in_its_roll_back(trial: Trial, command: str, number: int) -> End:
+    """A call that was killed when its work was done, and the resume that was undoing that. Returns what was before.
+
+    Args:
+        number: of the place where the roll-back is killed, from where it is on record.
+    """
+    StateDirectory(trial.repo.path / ".endstate").claim()  # git tells of it
+    before, is_done = end_of(trial), trial.repo.path / "done"
+    words = {"command": f"echo x >> app.py; touch new; {command}; echo > done; sleep 60"}
+    job = {"inputs": {"sandbox": "required"}, "script": json.dumps(script(reply(("bash", words))))}
+    trial.driver.start(trial.job(prompt="Work.", **job))
+    deadline = time.monotonic() + 30
+    while not is_done.exists():
+        assert time.monotonic() < deadline, "the call does not begin"
+        time.sleep(0.01)
+    os.kill(trial.driver.fork(), signal.SIGKILL)
+    assert trial.driver.ended() == KILLED
+    assert trial.resume(kinds=("os",), beginning="rename tmp_journal", kill_at=number, **job) == KILLED
+    assert (trial.repo.path / ".endstate" / "objects" / "restore" / "journal").exists(), trial.where()
+    assert end_of(trial) != before, trial.where()
+    return before
+
+
+@pytest.mark.parametrize("number", [2, 5])
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_new_session_begins_on_what_a_killed_roll_back_was_to_bring(
+    bench: Bench, sandbox: Sandbox, what: str, number: int
+) -> None:
+    """Whoever finishes it: its end is that of the roll-back, and the session is bound to that end."""
+    trial = bench.trial_of(script(reply(text="Done.")), inputs={"config-file": ".github/endstate.yml"})
+    if what == "makes a repository":
+        shutil.rmtree(trial.repo.path / ".git")
+    before = killed_in_its_roll_back(trial, CHANGES[what], number)
+    where = trial.where()
+
+    assert trial.begin() == 0, (where, trial.said())
+
+    assert end_of(trial) == before, where
+    bound = next(s.state.begun.bound for s in trial.store.all() if s.state and s.state.is_finished)
+    is_git = what != "makes a repository"
+    assert bound["workspace"] == ("git" if is_git else "directory")
+    assert bound.get("base") == (trial.repo.git("rev-parse", "HEAD") if is_git else None)
+    assert not bound.get("dirty")
+    notices = [line["notice"] for line in trial.lines("said") if "notice" in line]
+    assert any("removed by the roll-back" in notice for notice in notices), notices
+
+
+def test_another_session_finishes_a_roll_back_that_was_killed(bench: Bench, sandbox: Sandbox) -> None:
+    """One that was begun on another commit."""
+    trial = bench.trial_of(script(reply(text="Done.")))
+    assert trial.begin() == 0
+    (first,) = trial.store.names()
+    trial.repo.commit({"more": "more"})
+    before = killed_in_its_roll_back(trial, CHANGES["commits"], 2)
+
+    assert trial.resume(session=first, prompt="More.") == 0, trial.said()
+
+    assert end_of(trial) == before

@@ -77,6 +77,8 @@ class Job:
     inputs: Mapping[str, str] = field(default_factory=dict)
     kinds: tuple[str, ...] = KINDS
     kill_at: int = 0
+    beginning: str = ""
+    """Only points from the first one on whose name has this in it are counted."""
     signal: int = signal.SIGKILL
     again: int = 0
     """Sent as well at the point after the one where `signal` is sent."""
@@ -128,6 +130,7 @@ class Points:
     def __init__(self, job: Job, side: Side) -> None:
         self._job, self._side = job, side
         self._changed = True
+        self._has_begun = False
         self._seen: set[str] = set()
         self._lock = threading.RLock()
         self.count = 0
@@ -141,7 +144,8 @@ class Points:
         if kind not in self._job.kinds:
             self._changed |= changes
             return
-        if self._changed:
+        self._has_begun |= self._job.beginning in what
+        if self._changed and self._has_begun:
             self.count += 1
             self._side.write("points", n=self.count, kind=kind, what=what, at=time.monotonic())
             if self.count == self._job.kill_at:

@@ -37,7 +37,7 @@ from endstate_action.state.snapshot.listing import tree_of
 from endstate_action.state.snapshot.meta import Meta, describe
 from endstate_action.state.snapshot.objects import ObjectStore
 from endstate_action.state.snapshot.refusals import writing
-from endstate_action.state.snapshot.restore import Journal, Restoring
+from endstate_action.state.snapshot.restore import Journal, Restoring, Terms
 from endstate_action.state.snapshot.walk import Keeper
 from endstate_action.system import own_files
 from endstate_action.system.names import components, display, few, parse, short
@@ -56,6 +56,9 @@ _SHOWN = 20
 
 class GitState(Protocol):
     """The project's own git state, as `git_state` keeps it."""
+
+    @property
+    def base(self) -> str | None: ...
 
     def capture(self) -> tuple[str, frozenset[str]]: ...
 
@@ -119,6 +122,7 @@ class SnapshotStore:
         self._workspace = workspace.resolve(strict=True)
         self._limits = limits
         self._git_state = git_state
+        self._terms = Terms(git_state is not None, git_state.base if git_state else None, limits)
         self._ignored = ignored
         self._excluded = [_path(name) for name in (*excluded, *limits.exclude)]
         self._hidden = Paths.of(self._excluded)
@@ -198,7 +202,10 @@ class SnapshotStore:
         return journal.root if journal else None
 
     def finish(self) -> Restored | None:
-        """Conclude such a restore; None where there is none. Raises as `restore` does."""
+        """Conclude such a restore; None where there is none. Raises as `restore` does.
+
+        Only for who looks on the terms on which it was begun: to any other, its outcome is not what it was to be.
+        """
         journal = self._restoring.journal()
         return self._restore(load(self._objects, journal.root), journal, keep=True) if journal else None
 
@@ -213,7 +220,7 @@ class SnapshotStore:
             self._remember()
             return self._restored(target, None)
         # The same state says nothing of lock files, nor of objects lost or damaged: those are put right as well.
-        journal = begun or Journal(target.root, present.root if keep and not is_same else None)
+        journal = begun or Journal(target.root, present.root if keep and not is_same else None, self._terms)
         precious = {*self._excluded, *(present.meta.left_alone if keep else ())}
         with self._restoring.prepared(differences, target, precious, journal.kept or present.root) as work:
             self._restoring.begin(journal)

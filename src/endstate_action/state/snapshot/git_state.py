@@ -80,6 +80,10 @@ class GitState:
         self._settled: set[str] = set()
         self._trees: dict[str, Entries] = {}
 
+    @property
+    def base(self) -> str | None:
+        return self._base
+
     def capture(self) -> tuple[str, frozenset[str]]:
         """The id of a tree in the store that says all, and the tips: what a pack must bring along with it.
 

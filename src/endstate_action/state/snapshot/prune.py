@@ -44,7 +44,7 @@ def prune(objects: ObjectStore, cache: Path, roots: Iterable[str], bases: Iterab
     """Delete all that neither the snapshots `roots`, with their git states, nor the commits `bases` need.
 
     Roots that are not here are no error: they were taken on another machine. A restore that was interrupted keeps
-    both of its snapshots. Only for who holds the lock. May be repeated.
+    both of its snapshots and its base. Only for who holds the lock. May be repeated.
 
     Args:
         cache: the directory in which snapshot stores keep what makes the next scan fast.
@@ -55,6 +55,8 @@ def prune(objects: ObjectStore, cache: Path, roots: Iterable[str], bases: Iterab
     interrupted = read_journal(objects.path / "restore" / "journal")
     also = {interrupted.root, interrupted.kept or interrupted.root} if interrupted else set()
     wanted_roots, wanted_bases = {*roots, *also}, set(bases)
+    if interrupted and interrupted.terms and interrupted.terms.base:
+        wanted_bases.add(interrupted.terms.base)
     wanted_roots -= objects.missing(wanted_roots)
     wanted_bases -= objects.missing(wanted_bases)
     try:

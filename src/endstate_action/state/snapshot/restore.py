@@ -13,9 +13,11 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from endstate_action.config import SnapshotLimits
 from endstate_action.effects import canonical
 from endstate_action.errors import DiskFull, NotRestored
 from endstate_action.state.snapshot import store_files
@@ -30,18 +32,32 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """What a snapshot is of, besides the workspace: who looks on other terms sees another one in the same place.
+
+    `base` is the commit to which a git state is told as a difference; None without commits, and where `is_git` is not.
+    """
+
+    is_git: bool
+    base: str | None
+    limits: SnapshotLimits
+
+
+@dataclass(frozen=True, slots=True)
 class Journal:
-    """A restore that has begun: to which root, and what it replaces (None: nothing is kept)."""
+    """A restore that has begun: to which root, what it replaces (None: nothing is kept), and on which terms."""
 
     root: str
     kept: str | None
+    terms: Terms | None = None
+    """None where a release wrote it that did not say so."""
 
 
 def read_journal(file: Path) -> Journal | None:
     """Of a restore that was interrupted; None where there is none. Raises: NotRestored: it cannot be read."""
     try:
         value = json.loads(own_files.get(file))
-        return Journal(str(value["root"]), value["kept"] and str(value["kept"]))
+        return Journal(str(value["root"]), value["kept"] and str(value["kept"]), _terms(value.get("terms")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -50,6 +66,15 @@ def read_journal(file: Path) -> Journal | None:
             "The workspace may be half restored.",
             hint="Remove that file after checking the workspace, then run again.",
         ) from error
+
+
+def _terms(value: Any) -> Terms | None:
+    if value is None:
+        return None
+    shown = value["limits"]
+    numbers = (int(shown[name]) for name in ("ignored_max_files", "ignored_max_mb", "file_max_mb"))
+    limits = SnapshotLimits(tuple(map(str, shown["exclude"])), *numbers)
+    return Terms(bool(value["is_git"]), value["base"] and str(value["base"]), limits)
 
 
 class Restoring:
@@ -94,7 +119,7 @@ class Restoring:
     def begin(self, journal: Journal) -> None:
         """From here on, the workspace may be neither what it was nor what it is to be."""
         with _doing("The workspace was not restored; nothing was changed"):
-            store_files.put(self._journal, canonical({"root": journal.root, "kept": journal.kept}))
+            store_files.put(self._journal, canonical(asdict(journal)))
 
     def end(self) -> None:
         """The workspace is what it is to be. What was replaced is removed only now."""

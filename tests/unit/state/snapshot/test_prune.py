@@ -163,6 +163,20 @@ def test_an_interrupted_restore_keeps_both_of_its_snapshots(place: Place):
     assert place.objects.missing(roots) == set()
 
 
+def test_an_interrupted_restore_keeps_its_base(place: Place):
+    """Also where the session that it was of is gone."""
+    roots, seen = three(place)
+    place.store().restore(roots[2])
+    (place.repo.path / ".git" / "HEAD.lock").write_text("")
+    with pytest.raises(NotRestored), Path(place.repo.path / ".git" / "HEAD.lock").open():
+        place.store().restore(roots[0])  # whose git state waits for who holds that file
+    (place.repo.path / ".git" / "HEAD.lock").unlink()
+    place.prune(bases=())
+    assert os.listdir(place.state / "objects" / "base") == [place.base]
+    assert place.store().finish() is not None
+    assert place.seen() == seen[0]
+
+
 def test_what_was_moved_aside_and_noted_goes_with_its_snapshot(place: Place):
     roots, _ = three(place)
     for root in roots[:2]:

@@ -465,6 +465,8 @@ open("bottom", "w").close()
 class GitFiles:
     """A git state of one file, as a seam: captured as a tree, and put back."""
 
+    base = None
+
     def __init__(self, place: Place) -> None:
         self.file = place.root / ".git" / "HEAD"
         self.objects = place.objects()
