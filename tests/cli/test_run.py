@@ -65,6 +65,18 @@ def test_standard_output_is_the_final_message_alone(workspace: Path) -> None:
     assert (workspace / "a.txt").read_text() == "x\n"
 
 
+@pytest.mark.parametrize("name", [b"wei\xffrd"])
+def test_a_checkout_is_worked_in_whatever_its_name_is(git_repo: GitRepo, name: bytes) -> None:
+    repo = git_repo({"a.txt": "x"}, name=os.fsdecode(name))
+    replies = (calls(bash("echo y >> a.txt"), ("git_commit", {"message": "Y"})), {"text": "fin"})
+    ran = endstate(repo.path, "run", "do it", "--json", *script(repo.path, *replies)[:-2])
+
+    assert (ran.code, ran.json["conclusion"], ran.json["refused-calls"]) == (0, "success", 0), ran.err
+    assert "Traceback" not in ran.err
+    assert ran.json["commit-sha"] == repo.git("rev-parse", "HEAD")
+    assert repo.git("status", "--porcelain") == ""
+
+
 @pytest.mark.parametrize(("asked", "said"), [(None, True), ("auto", True), ("off", False)])
 def test_a_sandbox_that_is_lost_is_said_in_the_first_line_with_its_reason(
     capsys: pytest.CaptureFixture[str], asked: str | None, said: bool

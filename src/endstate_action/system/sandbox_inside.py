@@ -77,7 +77,7 @@ def _privileges(told: dict[str, Any]) -> Iterator[str]:
     for place in ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/drop_caches", "/proc/sysrq-trigger"):
         if _can(_open, place, os.O_WRONLY):
             yield f"{place} can be opened for writing"
-    if _libc.mount(b"none", told["workspace"].encode(), b"tmpfs", 0, None) == 0:
+    if _libc.mount(b"none", os.fsencode(told["workspace"]), b"tmpfs", 0, None) == 0:
         yield "file systems can be mounted"
     if _libc.unshare(_NEW_USER_NAMESPACE) == 0:
         yield "a further user namespace can be made, and with it capabilities"

@@ -26,6 +26,7 @@ from typing import Any
 from endstate_action.effects import digest
 from endstate_action.errors import DiskFull
 from endstate_action.system import sandbox_inside
+from endstate_action.system.names import short
 from endstate_action.system.process import TAG_VARIABLE, User, capture, decode
 from endstate_action.system.proctable import end_tagged
 from endstate_action.system.sandbox import NoSandbox, NotStarted, Sandbox
@@ -260,7 +261,9 @@ def _inside(sandbox: Sandbox, argv: list[str], env: Mapping[str, str], also: Pla
     try:
         found: Any = json.loads(said)
     except ValueError:
-        raise _Missing(f"The sandbox could not be tried: {said.strip()[-500:] or 'the checks said nothing'}") from None
+        # Of several lines, a traceback among them, the last one tells what went wrong.
+        told = short((said.strip() or "the checks said nothing").splitlines()[-1])
+        raise _Missing(f"The sandbox could not be tried: {told}") from None
     left = [f"{process} went on after its call" for process in finished.left_alive]
     return [*map(str, found), *left]
 

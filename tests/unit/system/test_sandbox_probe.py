@@ -176,6 +176,21 @@ def test_what_bubblewrap_says_is_passed_on(one: Place):
     assert found == NoSandbox("The sandbox could not be set up: bwrap: setting up uid map: Permission denied")
 
 
+@needs_root
+def test_checks_that_break_are_told_in_one_line(one: Place):
+    """Not as the traceback that they end with."""
+    found = one.probe(programs=(worse(one.root, "arguments[-1] = '{}'"),))
+    assert found == NoSandbox("The sandbox could not be tried: KeyError: 'tag'")
+
+
+def test_a_workspace_whose_name_is_no_text_has_a_sandbox(one: Place):
+    odd = one.root / os.fsdecode(b"wei\xffrd")
+    one.owned()
+    one.workspace.rename(odd)
+    found = probe(odd, odd / ".endstate", one._seen, network=False, tmp=odd / ".endstate" / "tmp")
+    assert isinstance(found, Sandbox)
+
+
 def test_without_bubblewrap_there_is_no_sandbox(one: Place, tmp_path):
     found = one.probe(programs=(Path("/nonexistent/bwrap"),))
     assert found == NoSandbox("bubblewrap (the program bwrap) is not installed.")
