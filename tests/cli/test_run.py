@@ -65,7 +65,7 @@ def test_standard_output_is_the_final_message_alone(workspace: Path) -> None:
     assert (workspace / "a.txt").read_text() == "x\n"
 
 
-@pytest.mark.parametrize("name", [b"wei\xffrd"])
+@pytest.mark.parametrize("name", [b"wei\xffrd", b"two\nlines"])
 def test_a_checkout_is_worked_in_whatever_its_name_is(git_repo: GitRepo, name: bytes) -> None:
     repo = git_repo({"a.txt": "x"}, name=os.fsdecode(name))
     replies = (calls(bash("echo y >> a.txt"), ("git_commit", {"message": "Y"})), {"text": "fin"})

@@ -1363,6 +1363,22 @@ MUTANTS: tuple[Mutant, ...] = (
         needs="bwrap",
     ),
     Mutant(
+        name="git-name-of-lines",
+        guard="A checkout whose name has a line break is no plain directory",
+        file="src/endstate_action/system/git.py",
+        old='"--show-object-format").rpartition("\\n")',
+        new='"--show-object-format").partition("\\n")',
+        tests=("tests/unit/system/test_git.py::test_a_checkout_is_one_whatever_its_name_is",),
+    ),
+    Mutant(
+        name="git-file-of-lines",
+        guard="The file that leads to a git directory may name one with a line break",
+        file="src/endstate_action/system/git.py",
+        old=", re.DOTALL) if place.is_file()",
+        new=") if place.is_file()",
+        tests=("tests/unit/system/test_git.py::test_a_checkout_is_one_whatever_its_name_is",),
+    ),
+    Mutant(
         name="sandbox-probed",
         guard="A sandbox with a wall missing is none",
         file="src/endstate_action/system/sandbox_probe.py",

@@ -77,9 +77,10 @@ def discover(root: Path, env: Mapping[str, str], tmp: Path) -> Repository | None
     if git_dir is None or user is None:
         return None
     try:
-        common, object_format = user.line("rev-parse", "--git-common-dir", "--show-object-format").split("\n")
+        # A path may have line breaks in it.
+        common, _, object_format = user.line("rev-parse", "--git-common-dir", "--show-object-format").rpartition("\n")
         settings = user.settings()
-    except (GitError, ValueError):
+    except GitError:
         return None
     return _repository(user, git_dir, root / common, object_format, settings, tmp)
 
@@ -474,8 +475,8 @@ def _git_dir(root: Path) -> Path | None:
     place = root / ".git"
     if place.is_dir():
         return place
-    named = re.match(rb"gitdir: (.+)", place.read_bytes()[:4096]) if place.is_file() else None
-    return root / os.fsdecode(named[1].rstrip()) if named else None
+    named = re.match(rb"gitdir: (.+)", place.read_bytes()[:8192], re.DOTALL) if place.is_file() else None
+    return root / os.fsdecode(named[1].rstrip(b"\r\n")) if named else None
 
 
 def _content(place: Path) -> str:

@@ -135,6 +135,19 @@ def test_a_git_in_the_work_tree_is_not_the_one_that_is_called(
     planted()
 
 
+@pytest.mark.parametrize("name", [b"two\nlines", b"line\n", b"wei\xffrd"])
+def test_a_checkout_is_one_whatever_its_name_is(git_repo: GitRepo, opened: Opened, name: bytes) -> None:
+    repo = git_repo({"a": "a"}, name=os.fsdecode(name))
+    other = repo.path.with_name(os.fsdecode(b"linked " + name))
+    repo.git("worktree", "add", "--quiet", "-b", "side", str(other))
+    repo.write({"a": "b"})
+    found, linked = opened(repo), opened(other)
+    assert found.common_dir == linked.common_dir == repo.path / ".git"
+    assert found.git_dir != linked.git_dir
+    commit(found, "a")
+    assert repo.git("status", "--porcelain") == ""
+
+
 def test_a_linked_work_tree_is_committed_to_on_its_own_branch(git_repo: GitRepo, opened: Opened) -> None:
     repo = git_repo({"a": "1"})
     repo.git("worktree", "add", "-q", "-b", "side", "../side")
