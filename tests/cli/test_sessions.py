@@ -227,17 +227,21 @@ def test_a_state_directory_in_the_repository_is_not_read_either(git_repo: GitRep
         assert "tracks files in .endstate" in ran.err
 
 
-def test_a_deleted_current_directory_is_bad_input(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    ["sessions list", "tree-hash", "tree-hash --commit HEAD", "verify #3", "run x --evidence e", "run --resume"],
+)
+def test_a_deleted_current_directory_is_bad_input(tmp_path: Path, command: str) -> None:
     (tmp_path / "gone").mkdir()
     code = (
         "import os, sys\n"
         "os.rmdir(os.getcwd())\n"
-        "sys.argv = ['endstate', 'sessions', 'list']\n"
+        f"sys.argv = ['endstate', *{command!r}.split()]\n"
         "from endstate_action.cli import main\nmain()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path / "gone", capture_output=True, text=True, check=False
     )
 
-    assert done.returncode == 2, done.stderr
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert "deleted" in done.stderr

@@ -1345,6 +1345,14 @@ MUTANTS: tuple[Mutant, ...] = (
         needs="bwrap",
     ),
     Mutant(
+        name="tree-hash-deleted",
+        guard="A directory that was deleted has no tree hash",
+        file="src/endstate_action/system/tree.py",
+        old="        if os.fstat(top).st_nlink == 0:",
+        new="        if False:",
+        tests=("tests/cli/test_sessions.py::test_a_deleted_current_directory_is_bad_input",),
+    ),
+    Mutant(
         name="sandbox-name-no-text",
         guard="A workspace whose name is no text is tried for a sandbox like any other",
         file="src/endstate_action/system/sandbox_inside.py",

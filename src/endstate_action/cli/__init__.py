@@ -116,7 +116,10 @@ def main() -> NoReturn:
         # Click itself ends with 1, which means something else here, when the reader of a help text is gone.
         code = 0 if stop.code == 1 else stop.code
     except Exception as error:  # noqa: BLE001  the last door: what gets here is a defect of ours
-        code = _unwritten(error) if isinstance(error, OSError) and _is_printing(error) else _defect(error, as_json)
+        if isinstance(error, FileNotFoundError) and _is_nowhere():
+            code = _failed(_nowhere(), as_json)
+        else:
+            code = _unwritten(error) if isinstance(error, OSError) and _is_printing(error) else _defect(error, as_json)
     _leave(code if isinstance(code, int) else 0)
 
 
@@ -209,6 +212,22 @@ def as_defect(error: Exception) -> EndstateError:
     if os.environ.get(_DEBUG):
         traceback.print_exception(error)
     return shown
+
+
+def _is_nowhere() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _nowhere() -> InputError:
+    """A command meets it wherever it first needs to know where it is."""
+    return InputError(
+        "The current directory was deleted, so this could not be done. What was recorded is kept.",
+        hint="Change to a directory that is there, then run the same command again.",
+    )
 
 
 def _is_printing(error: OSError) -> bool:

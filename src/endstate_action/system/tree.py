@@ -50,7 +50,11 @@ def scan(
     before = cache.last() if cache else None
     walk = _Hashing(cache.horizon() if cache else NO_HORIZON, excluded, check)
     try:
-        found = walk.run(os.open(root, DIRECTORY & ~os.O_NOFOLLOW), before.root if before else None)
+        top = os.open(root, DIRECTORY & ~os.O_NOFOLLOW)
+        if os.fstat(top).st_nlink == 0:
+            os.close(top)
+            raise FileNotFoundError(errno.ENOENT, "It was deleted", os.fspath(root))
+        found = walk.run(top, before.root if before else None)
     except OSError as error:
         where = error.filename if isinstance(error.filename, str | bytes) else root
         raise InputError(
