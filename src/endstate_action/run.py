@@ -357,6 +357,7 @@ class _Story:
         known = [(s, s.state) for s in self.store.all() if s.state is not None]
         waiting = [s.id for s, state in known if s.is_waiting and state.steps and s.id != bound.get("instead-of")]
         doubtful = any(was_killed_in_opaque_call(state) for _, state in known)
+        self._tell_checkout_above()
         config, system = self._configured()
         provider = self.ports.provider(self.settings.provider or DEFAULT_PROVIDER, self.settings)
         model = self.settings.model or _default_model(provider.name)
@@ -743,6 +744,18 @@ class _Story:
         repository = git.discover(self.workspace, self.ports.environ, self.state.tmp)
         _refuse_foreign_state(self.state, repository, self.workspace)
         return replace(self, repository=repository, broken=None)
+
+    def _tell_checkout_above(self) -> None:
+        """Who works in a part of a checkout does not expect that there are no commits."""
+        place = self.workspace
+        if self.repository is not None or os.path.lexists(place / ".git"):
+            return
+        above = next((folder for folder in place.parents if os.path.lexists(folder / ".git")), None)
+        if above is not None and git.discover(above, self.ports.environ, self.state.tmp) is not None:
+            self.ports.notice(
+                f"{short(str(place))} is not the root of a git checkout, so it is treated as a plain directory: "
+                f"without git_commit and, in the sandbox, without git. To have commits, run in {short(str(above))}."
+            )
 
     def _tell_found(self, found: Found) -> None:
         for reason in found.set_aside:

@@ -456,6 +456,20 @@ def test_a_module_planted_in_the_workspace_is_never_imported(workspace: Path, tm
     assert not (tmp_path / "PWNED").exists()
 
 
+def test_in_a_part_of_a_checkout_it_is_said_that_there_are_no_commits(git_repo: GitRepo) -> None:
+    repo = git_repo({"part/a": "a"})
+    playing = script(repo.path, {"text": "done"})
+
+    part = endstate(repo.path / "part", "run", "do it", *playing)
+    whole = endstate(repo.path, "run", "do it", *playing)
+
+    (said,) = [line for line in part.err.splitlines() if "plain directory" in line]
+    assert said.endswith(f"To have commits, run in {repo.path}.")
+    assert "plain directory" not in whole.err
+    (repo.path / ".git" / "HEAD").unlink()
+    assert "plain directory" not in endstate(repo.path / "part", "run", "again", *playing).err
+
+
 def test_instructions_and_configuration_are_frozen_with_the_session(workspace: Path) -> None:
     """E05 on the command line: what was read at the start holds, whatever the agent writes since."""
     (workspace / "AGENTS.md").write_text("Be brief.")

@@ -1345,6 +1345,14 @@ MUTANTS: tuple[Mutant, ...] = (
         needs="bwrap",
     ),
     Mutant(
+        name="checkout-above",
+        guard="Who works in a part of a checkout is told that there are no commits",
+        file="src/endstate_action/run.py",
+        old="        if above is not None and git.discover(",
+        new="        if False and git.discover(",
+        tests=("tests/cli/test_run.py::test_in_a_part_of_a_checkout_it_is_said_that_there_are_no_commits",),
+    ),
+    Mutant(
         name="tree-hash-deleted",
         guard="A directory that was deleted has no tree hash",
         file="src/endstate_action/system/tree.py",
