@@ -68,10 +68,10 @@ from endstate_action.state.totals import unrecorded_effects
 from endstate_action.state.uploader import NotShipped, Uploader
 from endstate_action.successor import Found, Successor, find_session, local_state
 from endstate_action.system import git
-from endstate_action.system.files import Workspace
+from endstate_action.system.files import PathRefused, Workspace
 from endstate_action.system.git_call import GitError
 from endstate_action.system.git_paths import kind
-from endstate_action.system.names import few, parse, short
+from endstate_action.system.names import display, few, parse, short
 from endstate_action.system.proctable import identity
 from endstate_action.system.redaction import Secrets
 from endstate_action.system.sandbox import NoSandbox, Sandbox
@@ -922,7 +922,7 @@ class _Story:
     def _configured(self) -> tuple[Config, str]:
         config = find_config(self.settings.config_file, self._read)
         chosen = self.settings.instructions or config.instructions or "auto"
-        instructions = find_instructions(chosen, self._read)
+        instructions = find_instructions(chosen, self._read_usual if chosen == "auto" else self._read)
         system = DEFAULT_SYSTEM
         if instructions is not None:
             system += f"\n\nInstructions of this repository, from {instructions.origin}:\n\n{instructions.text}"
@@ -931,14 +931,41 @@ class _Story:
     def _read(self, name: str) -> bytes | None:
         if self.read is not None:
             return self.read(name)
+        is_chosen = name in (self.settings.config_file, self.settings.instructions)
         try:
-            return (self.workspace / name).read_bytes()
+            if is_chosen and not _is_below(self.workspace, os.path.normpath(self.workspace / name)):
+                return Path(self.workspace / name).read_bytes()  # a person has named it, outside
+            return self._read_below(name)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise InputError(
                 f"{name} cannot be read ({error.strerror}); nothing was run.", hint="Correct the name."
             ) from error
+
+    def _read_below(self, name: str) -> bytes:
+        """Through links as long as they stay in the workspace: what came with a repository must not read elsewhere."""
+        real = os.path.realpath(self.workspace / name)
+        if not _is_below(self.workspace, real):
+            raise _LeadsOut(
+                f"{name} leads out of the workspace, to {short(real)}, so it was not read. Nothing was run.",
+                hint="Put a file in the place of the link, or name another one.",
+            )
+        os.lstat(real)
+        workspace = Workspace(self.workspace, hidden=(self.settings.state_dir,))
+        try:
+            with workspace.open(display(os.fsencode(os.path.relpath(real, self.workspace)))) as file:
+                return file.read()
+        except PathRefused as error:
+            raise InputError(f"{name} cannot be read: {error} Nothing was run.", hint="Correct the name.") from error
+
+    def _read_usual(self, name: str) -> bytes | None:
+        """A file that nobody has named: without it the run goes on."""
+        try:
+            return self._read(name)
+        except _LeadsOut as error:
+            self.ports.notice(str(error).replace("Nothing was run.", "The run goes on without it."))
+            return None
 
     def _bound(self) -> dict[str, Any]:
         """What the session belongs to: the kind of workspace and the commit its task began on."""
@@ -1120,6 +1147,14 @@ def _refuse_foreign_state(state: StateDirectory, repository: git.Repository | No
     name = state.path.relative_to(workspace).as_posix()
     if repository is not None and repository.is_tracked(name):
         raise tracked(name)
+
+
+class _LeadsOut(InputError):
+    """A link of the workspace leads out of it."""
+
+
+def _is_below(workspace: Path, path: str) -> bool:
+    return Path(path).is_relative_to(workspace)
 
 
 @contextmanager

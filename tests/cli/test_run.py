@@ -456,6 +456,91 @@ def test_a_module_planted_in_the_workspace_is_never_imported(workspace: Path, tm
     assert not (tmp_path / "PWNED").exists()
 
 
+def of_elsewhere(workspace: Path, name: str) -> Path:
+    """A file outside, to which a link of the workspace leads."""
+    outside = workspace.parent / "outside"
+    outside.write_text("tools: [read]  # of this machine\n")
+    (workspace / name).parent.mkdir(exist_ok=True)
+    (workspace / name).symlink_to(outside)
+    return outside
+
+
+def system_of(workspace: Path) -> str:
+    frozen = [s.state.frozen for s in SessionStore(workspace / ".endstate" / "sessions").all() if s.state]
+    assert frozen[0] is not None
+    return frozen[0].system
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_usual_instructions_that_lead_out_of_the_workspace_are_named_and_not_used(
+    workspace: Path, inside: bool
+) -> None:
+    """A repository must not have a file of the machine sent to the model; a link to its own files is as good as any."""
+    of_elsewhere(workspace, "AGENTS.md")
+    if inside:
+        (workspace / "docs").mkdir()
+        (workspace / "docs" / "agents.md").write_text("Be brief.")
+        (workspace / "AGENTS.md").unlink()
+        (workspace / "AGENTS.md").symlink_to("docs/agents.md")
+    else:
+        (workspace / "CLAUDE.md").write_text("Be brief.")
+
+    ran = endstate(workspace, "run", "do it", *script(workspace, {"text": "done"}))
+
+    assert ran.code == 0, ran.err
+    assert "Be brief." in system_of(workspace)
+    assert "of this machine" not in system_of(workspace)
+    assert ("AGENTS.md leads out of the workspace" in ran.err) is not inside
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        (".github/endstate.yml", ()),
+        ("mine.yml", ("--config-file", "mine.yml")),
+        ("rules.md", ("--instructions", "rules.md")),
+        ("rules/rules.md", ()),
+    ],
+)
+def test_a_chosen_file_that_leads_out_of_the_workspace_ends_the_run(
+    workspace: Path, name: str, options: tuple[str, ...]
+) -> None:
+    of_elsewhere(workspace, name)
+    if name == "rules/rules.md":
+        (workspace / ".github").mkdir()
+        (workspace / ".github" / "endstate.yml").write_text("instructions: rules/rules.md\n")
+
+    ran = endstate(workspace, "run", "do it", *options, *script(workspace, {"text": "done"}))
+
+    assert ran.code == 2
+    assert f"{name} leads out of the workspace" in ran.err
+    assert not list(workspace.glob(".endstate/sessions/*.db"))
+
+
+@pytest.mark.parametrize("name", ["{outside}", "../outside", "link/../../outside", ".git/config"])
+def test_a_configuration_names_no_instructions_outside_and_none_of_git(workspace: Path, name: str) -> None:
+    outside = of_elsewhere(workspace, "link/x")
+    (workspace / ".git").mkdir()
+    (workspace / ".git" / "config").write_text("token")
+    (workspace / ".github").mkdir()
+    (workspace / ".github" / "endstate.yml").write_text(f"instructions: {name.format(outside=outside)}\n")
+
+    ran = endstate(workspace, "run", "do it", *script(workspace, {"text": "done"}))
+
+    assert ran.code == 2
+    assert "leads out of the workspace" in ran.err or "closed to file tools" in ran.err
+
+
+@pytest.mark.parametrize("named", ["{outside}", "../outside"])
+def test_a_person_may_name_instructions_outside(workspace: Path, named: str) -> None:
+    outside = of_elsewhere(workspace, "link")
+    chosen = ("--instructions", named.format(outside=outside))
+    ran = endstate(workspace, "run", "do it", *chosen, *script(workspace, {"text": "done"}))
+
+    assert ran.code == 0, ran.err
+    assert "of this machine" in system_of(workspace)
+
+
 def test_in_a_part_of_a_checkout_it_is_said_that_there_are_no_commits(git_repo: GitRepo) -> None:
     repo = git_repo({"part/a": "a"})
     playing = script(repo.path, {"text": "done"})

@@ -1345,6 +1345,25 @@ MUTANTS: tuple[Mutant, ...] = (
         needs="bwrap",
     ),
     Mutant(
+        name="read-through-links",
+        guard="On the command line too, no file of the workspace leads to one of the machine",
+        file="src/endstate_action/run.py",
+        old="        if not _is_below(self.workspace, real):",
+        new="        if False:",
+        tests=(
+            "tests/cli/test_run.py::test_usual_instructions_that_lead_out_of_the_workspace_are_named_and_not_used",
+            "tests/cli/test_run.py::test_a_chosen_file_that_leads_out_of_the_workspace_ends_the_run",
+        ),
+    ),
+    Mutant(
+        name="read-named-by-a-person",
+        guard="A file outside is read where a person has named it, not where the repository does",
+        file="src/endstate_action/run.py",
+        old="            if is_chosen and not _is_below(",
+        new="            if not _is_below(",
+        tests=("tests/cli/test_run.py::test_a_configuration_names_no_instructions_outside_and_none_of_git",),
+    ),
+    Mutant(
         name="checkout-above",
         guard="Who works in a part of a checkout is told that there are no commits",
         file="src/endstate_action/run.py",
