@@ -103,7 +103,7 @@ def test_a_comment_workflow_keeps_checkpoints_where_its_token_may_write():
 
 @pytest.mark.slow
 def test_an_audit_finds_nothing_of_weight():
-    ready = audit("--config", str(ROOT / "docs/examples/zizmor.yml"), *map(str, READY))
+    ready = audit("--no-config", *map(str, READY))
     ours = audit(*map(str, OURS), str(ROOT / "action.yml"), str(ROOT / "resume" / "action.yml"))
     assert (ready.returncode, ours.returncode) == (0, 0), ready.stdout + ours.stdout
 

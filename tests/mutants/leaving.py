@@ -288,7 +288,7 @@ ROWS: tuple[Mutant, ...] = (
         name="evidence-of-then",
         guard="A tree that changed after the end gets no evidence of this session",
         file="src/endstate_action/hand.py",
-        old="    if result.ended_tree_hash not in (None, result.tree_hash()):",
+        old="    if result.ended_tree_hash not in (None, finishing.tree_hash):",
         new="    if False:",
         tests=("tests/cli/test_surface.py::test_a_finished_session_gives_its_evidence_until_its_tree_is_another",),
     ),
