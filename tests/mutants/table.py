@@ -513,6 +513,25 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/unit/agent/test_verdict.py::test_a_refusal_stops_by_its_name",),
     ),
     Mutant(
+        name="calibration-of-the-journal",
+        guard="Where the history is cut is no matter of what a living process knows",
+        file="src/endstate_action/agent/context.py",
+        old="    counted = state.replies[-1].usage.context_tokens if state.replies else 0\n",
+        new=(
+            "    is_own = state.replies and state.replies[-1].epoch == state.epoch\n"
+            "    counted = state.replies[-1].usage.context_tokens if is_own else 0\n"
+        ),
+        tests=("tests/unit/agent/test_loop.py::test_stopped_or_killed_after_any_step_the_same_requests_are_sent",),
+    ),
+    Mutant(
+        name="request-of-the-reply",
+        guard="A reply's count is held against the request that it answered, as it was cut then",
+        file="src/endstate_action/agent/context.py",
+        old="_view(state, state.steps - 1, state.compacted_at_reply)",
+        new="_view(state, state.steps - 1, state.compacted)",
+        tests=("tests/unit/agent/test_context.py::test_the_request_of_the_last_reply_is_found_in_the_records",),
+    ),
+    Mutant(
         name="repeated-reply",
         guard="A reply that is sent again is not run again",
         file="src/endstate_action/agent/loop.py",

@@ -1,8 +1,9 @@
 """What the model sees: a view of the journal, well-formed at every request.
 
 `history` is a function of the records alone, so a resumed run sends what the killed one would have
-sent. Compaction cuts between steps only and is itself a record. `check_history` looks at the whole
-of it before each request: a provider that accepts a damaged history today refuses it tomorrow.
+sent. Compaction cuts between steps only, where the records alone say so too, and is itself a record.
+`check_history` looks at the whole of it before each request: a provider that accepts a damaged
+history today refuses it tomorrow.
 """
 
 from __future__ import annotations
@@ -47,21 +48,31 @@ def history(state: State) -> tuple[Message, ...]:
     """
     if state.pending:
         raise MalformedHistory(f"{len(state.pending)} calls have no outcome; nothing was sent.")
+    return _view(state, state.steps, state.compacted)
+
+
+def answered(state: State) -> tuple[Message, ...]:
+    """The messages that the last reply answered, as they were sent; none before the first reply."""
+    return _view(state, state.steps - 1, state.compacted_at_reply) if state.replies else ()
+
+
+def _view(state: State, steps: int, compacted: Compacted | None) -> tuple[Message, ...]:
+    """The messages as of `steps` replies, of which each call has its outcome."""
     messages: list[Message] = []
     waiting: list[Block] = []
     wire = _WireIds()
-    through = state.compacted.through_step if state.compacted else 0
-    if state.compacted:
+    through = compacted.through_step if compacted else 0
+    if compacted:
         waiting += [text_block(scrub(t.text)) for t in state.told if t.kind == "prompt" and t.after_step < through]
-        waiting.append(text_block(scrub(state.compacted.summary)))
-    for step in range(through, state.steps + 1):
+        waiting.append(text_block(scrub(compacted.summary)))
+    for step in range(through, steps + 1):
         told = [text_block(scrub(t.text)) for t in state.told if t.after_step == step and not is_blank(t.text)]
         if step > through:
             waiting += _results(state, step, wire)
             waiting += told or _nudge(state.replies[step - 1])
         else:
             waiting += told
-        sent = _sendable(state.replies[step], wire) if step < state.steps else ()
+        sent = _sendable(state.replies[step], wire) if step < steps else ()
         if sent:
             messages += [Message("user", tuple(waiting)), Message("assistant", sent)]
             waiting = []
@@ -182,13 +193,15 @@ def size_bytes(messages: tuple[Message, ...], system: str, tools: tuple[Mapping[
     return len(json.dumps([body, system, list(tools)], default=dict, ensure_ascii=False).encode("utf-8", "replace"))
 
 
-def tokens_per_byte(state: State, last_request_bytes: int | None) -> float:
-    """Calibrated on the last reply's own count where that is known and believable."""
+def tokens_per_byte(state: State, system: str, tools: tuple[Mapping[str, Any], ...]) -> float:
+    """Calibrated on the last reply's own count where that is known and believable.
+
+    The request that it counted is made once more from the records: what only a living process knows, the next one
+    would not, and would cut at another place.
+    """
     low, assumed, high = TOKENS_PER_BYTE
-    if not last_request_bytes or not state.replies:
-        return assumed
-    counted = state.replies[-1].usage.context_tokens
-    return min(high, max(low, counted / last_request_bytes)) if counted else assumed
+    counted = state.replies[-1].usage.context_tokens if state.replies else 0
+    return min(high, max(low, counted / size_bytes(answered(state), system, tools))) if counted else assumed
 
 
 def compaction(state: State, target_bytes: float, overhead_bytes: int) -> Compacted | None:

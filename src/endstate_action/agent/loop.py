@@ -226,7 +226,6 @@ class AgentLoop:
         self._version = version
         self._process = process or {}
         self._deadline = float("inf")
-        self._last_request_bytes: int | None = None
 
     def run(self, prompt: str, *, prompt_id: str | None = None) -> RunResult:
         """Settle what is pending, then add the prompt, then work until the task ends.
@@ -339,7 +338,7 @@ class AgentLoop:
                 with self._interrupts.allowed():
                     reply = self._provider.reply(request, self._on_discard)
             except ContextOverflow:
-                if not self._compact(self._last_request_bytes or 0):
+                if not self._compact(size_bytes(request.messages, request.system, request.tools)):
                     return None
                 continue
             except ModelUnknown as error:
@@ -358,19 +357,16 @@ class AgentLoop:
 
     def _request(self) -> Request | None:
         frozen = self._frozen()
-        budget = self._setup.context
+        room = self._room_bytes(self._setup.context, frozen)
         for _ in range(COMPACTIONS_PER_REQUEST):
             messages = history(self._state)
-            size = size_bytes(messages, frozen.system, frozen.tools)
-            room = self._room_bytes(budget, frozen)
-            if size <= room:
+            if size_bytes(messages, frozen.system, frozen.tools) <= room:
                 break
             if not self._compact(room):
                 return None
         else:
             return None
         check_history(messages)
-        self._last_request_bytes = size
         return Request(
             self._model(), frozen.system, frozen.tools, messages, frozen.max_output_tokens, self._state.steps
         )
@@ -378,7 +374,7 @@ class AgentLoop:
     def _room_bytes(self, budget: Budget, frozen: Frozen) -> int:
         """How many bytes of request fit, the reply's reserve taken off."""
         tokens = max(1000, budget.max_tokens - frozen.max_output_tokens)
-        return min(budget.max_bytes, int(tokens / tokens_per_byte(self._state, self._last_request_bytes)))
+        return min(budget.max_bytes, int(tokens / tokens_per_byte(self._state, frozen.system, frozen.tools)))
 
     def _compact(self, room_bytes: int) -> bool:
         frozen = self._frozen()

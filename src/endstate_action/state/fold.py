@@ -76,6 +76,8 @@ class State:
     settled: list[Settled] = field(default_factory=list)
     finished: dict[tuple[int, int], Finished] = field(default_factory=dict)
     compacted: Compacted | None = None
+    compacted_at_reply: Compacted | None = None
+    """The one that held when the last reply was asked for."""
     observed: Observed | None = None
     rolled_back: list[RolledBack] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
@@ -265,6 +267,7 @@ class State:
 
     def _request(self, record: Replied) -> None:
         self.replies.append(record)
+        self.compacted_at_reply = self.compacted
         calls = tool_calls(record.blocks)
         denied = record.denied or {}
         for index, call in enumerate(calls):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from endstate_action.agent.context import (
     MalformedHistory,
+    answered,
     check_history,
     compaction,
     history,
@@ -220,13 +221,41 @@ def test_nothing_is_left_to_cut_when_all_is_cut() -> None:
 
 
 def test_the_token_estimate_follows_the_last_count_within_reason() -> None:
-    counted = state(prompt(), reply(1, text("x"), usage=Usage(400)))
+    def ratio(tokens: int) -> float:
+        return tokens_per_byte(state(prompt(), reply(1, text("x" * 9000), usage=Usage(tokens))), "s" * 800, ())
 
-    assert tokens_per_byte(counted, 1000) == 0.4
-    assert tokens_per_byte(counted, 10) == 0.6
-    assert tokens_per_byte(counted, 10**9) == 0.2
-    assert tokens_per_byte(counted, None) == 0.3
-    assert tokens_per_byte(state(prompt()), 1000) == 0.3
+    asked = size_bytes(history(state(prompt())), "s" * 800, ())
+
+    assert ratio(400) == 400 / asked
+    assert ratio(10_000) == 0.6
+    assert ratio(10) == 0.2
+    assert ratio(0) == 0.3
+    assert tokens_per_byte(state(prompt()), "", ()) == 0.3
+
+
+def test_the_request_of_the_last_reply_is_found_in_the_records() -> None:
+    """With all that the next one has besides: outcomes, words, a nudge, ids that come again, an earlier cut."""
+    steps: list[tuple[list[Record], list[Record]]] = [
+        ([reply(1, call("t1"))], [done(1, 0), Note("n1", "edited", 1)]),
+        ([reply(2, call("t1"))], [done(2, 0)]),
+        ([reply(3, stop="end_turn")], [Note("n3", "edited", 3)]),
+        ([Compacted(2, "[summary]"), reply(4, call("t1"))], [done(4, 0), prompt("and", 4)]),
+        ([reply(5, call("t1"))], [done(5, 0)]),
+        ([Compacted(4, "[more]"), reply(6, text("done"), stop="end_turn")], [prompt("more", 6)]),
+    ]
+    folded = state(prompt())
+    asked: tuple[Message, ...] = ()
+    assert answered(folded) == ()
+    for (*cut, replied), then in steps:
+        for record in cut:
+            add(folded, record)
+        asked = sent(folded)
+        for record in (replied, *then):
+            add(folded, record)
+        assert answered(folded) == asked
+        assert history(folded) != asked
+    folded.add(Compacted(6, "[all]"))
+    assert answered(folded) == asked
 
 
 def user(*blocks: Json) -> Message:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -625,6 +627,50 @@ def test_a_resumed_run_sends_the_view_of_the_killed_one(session: Session, worksp
     loop(session, workspace, again, tool, setup=setup).resume()
 
     assert again.requests[0].messages == model.requests[-1].messages
+
+
+class Counting(FakeModel):
+    """Asks for seven calls, then is done; counts more tokens a byte than is assumed, and refuses what is too long."""
+
+    def __init__(self, dies_at: int | None = None, window: int = 150_000) -> None:
+        super().__init__([self._answer])
+        self._dies_at = dies_at
+        self._window = window
+        self.answered: list[str] = []
+
+    def _answer(self, request: Request, on_discard: OnDiscard) -> Reply:
+        asked = json.dumps([[m.role, list(m.blocks)] for m in request.messages])
+        if len(asked) > self._window:
+            raise ContextOverflow("too long")
+        if request.finished_steps == self._dies_at:
+            raise Interrupted("killed")
+        self.answered.append(asked)
+        number, usage = request.finished_steps, Usage(len(asked) // 2)
+        return say("done", usage=usage) if number == 7 else say("", act(str(number)), usage=usage)
+
+
+@pytest.mark.parametrize(("window", "is_killed"), [(150_000, False), (70_000, True)])
+def test_stopped_or_killed_after_any_step_the_same_requests_are_sent(
+    store: SessionStore, workspace: Path, window: int, is_killed: bool
+) -> None:
+    """Where the history is cut depends on what the provider counted; a process that comes later must know that too."""
+    tool = Act(EffectClass.READS, lambda what: what * 20_000)
+    setup = Setup(model="test-model", context=Budget(max_tokens=32_000 + 40_000))
+    with store.create() as session:
+        undisturbed = Counting(window=window)
+        assert loop(session, workspace, undisturbed, tool, setup=setup).run("do it").succeeded
+        cut = session.state.compacted
+    assert cut is not None
+    assert 0 < cut.through_step < 7
+
+    for step in range(1, 8):
+        model, limits = Counting(step if is_killed else None, window), Limits(max_steps=200 if is_killed else step)
+        with store.create() as session, suppress(Interrupted):
+            loop(session, workspace, model, tool, setup=setup, limits=limits).run("do it")
+        later = Counting(window=window)
+        with store.open(session.id) as session:
+            assert loop(session, workspace, later, tool, setup=setup).resume().succeeded
+        assert model.answered + later.answered == undisturbed.answered, step
 
 
 def test_what_cannot_be_made_short_enough_stops_by_its_name(session: Session, workspace: Path) -> None:
