@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from endstate_action import __version__
 from endstate_action.agent.context import Budget
 from endstate_action.agent.fingerprint import refuse_other_provider
-from endstate_action.agent.loop import DEFAULT_SYSTEM, FINISHED_BEFORE, AgentLoop, Event, RunResult, Setup
+from endstate_action.agent.loop import DEFAULT_SYSTEM, FINISHED_BEFORE, AgentLoop, Event, Price, RunResult, Setup
 from endstate_action.agent.observe import (
     Observer,
     PutBack,
@@ -107,7 +107,7 @@ class Ports:
     """From a provider's name to the provider; raises `InputError` where something that it needs is missing."""
     emit: Callable[[Event | SandboxChosen | Departed | Arrived], None] = lambda event: None
     notice: Callable[[str], None] = lambda text: None
-    """Told, in a sentence, what a person should know before the first model call."""
+    """Told, in a sentence, what a person should know: most of it before the first model call."""
     clock: Callable[[], float] = time.time
     tools: Callable[[list[Tool]], list[Tool]] = lambda tools: tools
     """Changes the tools before they are offered; for tests that kill inside one."""
@@ -589,7 +589,7 @@ class _Story:
             setup=setup,
             policy=Policy.from_config(config),
             limits=self.settings.limits,
-            price=lambda model, usage: _price(model, usage, config, provider.name),
+            price=self._prices(provider.name, setup.model or _model_of(session.state), config),
             observer=observer,
             guard=self.lock.check,
             secrets=secrets,
@@ -1066,6 +1066,27 @@ class _Story:
             self.ports.notice(
                 f"The price of {model!r} is unknown: cost is shown as unknown, and only steps and time are bounded."
             )
+
+    def _prices(self, provider: str, asked: str, config: Config) -> Price:
+        """What a reply costs. That another model answers than was asked, without a price, is told once."""
+        is_told = not self._is_price_known(provider, asked, config)
+
+        def price(model: str, usage: Usage) -> Decimal | None:
+            nonlocal is_told
+            cost = _price(model, usage, config, provider)
+            if cost is None and not is_told:
+                is_told = True
+                kept = (
+                    "max-cost-usd cannot be kept, so nothing more is run or asked"
+                    if self.settings.limits.cost_is_set_by_user
+                    else "cost is shown as unknown, and from here only steps and time are bounded"
+                )
+                self.ports.notice(
+                    f"{model[:80]!r} answered where {asked!r} was asked, and its price is unknown: {kept}."
+                )
+            return cost
+
+        return price
 
     def _is_price_known(self, provider: str, model: str, config: Config) -> bool:
         """Raises: InputError: it is not, and a limit that somebody set needs it."""

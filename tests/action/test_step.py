@@ -454,3 +454,21 @@ def test_a_checkout_of_something_else_than_the_event_is_about_is_named(tmp_path:
     with stage(tmp_path, turns(answer("Done."))) as job:
         job.checkout = job.github.tip("main")
         assert "not at what the event is about" in done(job.attempt(1)).log
+
+
+@pytest.mark.parametrize("free", ["", "5.00"])
+def test_a_cost_limit_that_cannot_be_kept_stops_it_and_a_re_run_without_one_goes_on(tmp_path: Path, free: str) -> None:
+    script = turns(
+        answer("I look.", call("write", path="app.py", content="VERSION = 2\n"), model="other"),
+        answer("Done.", model="other"),
+    )
+    with stage(tmp_path, script) as job:
+        stopped = job.attempt(1, **{"max-cost-usd": "5"})
+        assert (stopped.code, stopped.conclusion) == (1, "stopped"), stopped.log
+        assert "price unknown: 'other' answered" in stopped.annotations[-1]
+        assert (stopped.workspace / "app.py").read_text() == "VERSION = 1\n"
+        assert "`max-cost-usd` left empty, or at its default of `5.00`" in job.github.comments[0]["body"]
+
+        went_on = done(job.attempt(2, **{"max-cost-usd": free}))
+        assert (went_on.outputs["resumed"], went_on.outputs["cost-usd"]) == ("true", "")
+        assert (went_on.workspace / "app.py").read_text() == "VERSION = 2\n"

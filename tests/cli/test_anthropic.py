@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import threading
 from collections.abc import Mapping
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from endstate_action.agent.providers.prices import DEFAULT_MODEL
 from tests.support.command import Ran, begin, endstate
 from tests.support.messages_api import (
     Answer,
@@ -297,6 +300,66 @@ def test_a_cost_cap_needs_a_known_price(workspace: Path) -> None:
     assert len(api.requests) == 1
     assert unknown.json["cost-usd"] is None
     assert "cost unknown" in unknown.err
+
+
+def test_a_cost_cap_is_kept_when_another_model_answers_than_was_asked(workspace: Path) -> None:
+    """No call of its reply runs; the line that is told then goes on, and a price for it keeps the cap."""
+    other: list[Script] = [
+        answer(call("write", path="made", content="x"), model="other"),
+        answer("Done.", model="other"),
+    ]
+    with MessagesApi(other) as api:
+        ran = run(workspace, api, "do it", "--max-cost-usd", "1", "--json")
+        assert (ran.code, ran.json["conclusion"], ran.json["cost-usd"]) == (1, "stopped", None)
+        assert ran.json["reason"].startswith("price unknown: 'other' answered")
+        assert ran.err.count("'other' answered where") == 1
+        assert "max-cost-usd cannot be kept, so nothing more is run or asked" in ran.err
+        assert not (workspace / "made").exists()
+
+        (further,) = re.findall(r"Nothing is lost: `endstate (.*)` goes on without a limit of cost", ran.err)
+        capped = run(workspace, api, "--resume", "--max-cost-usd", "9", "--json")
+        assert (capped.code, len(api.requests)) == (1, 1)
+        done = endstate(workspace, *shlex.split(further), env=given(api))
+    assert (done.code, done.out, (workspace / "made").read_text()) == (0, "Done.\n", "x")
+
+    (workspace / ".github").mkdir()
+    (workspace / ".github" / "endstate.yml").write_text("prices: {other: {input: 3, output: 15}}\n")
+    with MessagesApi(other) as api:
+        assert run(workspace, api, "do it", "--max-cost-usd", "1").code == 0
+
+
+def test_that_cost_is_not_bounded_is_told_once_when_another_model_answers(workspace: Path) -> None:
+    other: list[Script] = [answer(call("bash", command="true"), model="other"), answer("Done.", model="other")]
+    with MessagesApi(other) as api:
+        ran = run(workspace, api, "do it", "--json")
+
+    assert (ran.code, ran.json["cost-usd"]) == (0, None)
+    assert ran.err.count("'other' answered where") == 1
+    assert "from here only steps and time are bounded" in ran.err
+
+
+def test_to_go_on_over_another_model_keeps_the_cost_cap_too(workspace: Path) -> None:
+    other: list[Script] = [
+        answer(call("bash", command="true")),
+        answer(call("write", path="made", content="x"), model="other"),
+        answer("Done.", model="other"),
+    ]
+    with MessagesApi(other) as api:
+        assert run(workspace, api, "do it", "--max-cost-usd", "1").code == 13
+        accepted = ("--resume", "--on-mismatch", "continue", "--json")
+        stopped = run(workspace, api, *accepted, "--max-cost-usd", "1")
+        assert stopped.json["reason"].startswith("price unknown: 'other' answered")
+        assert not (workspace / "made").exists()
+        assert run(workspace, api, *accepted).code == 0
+    assert (workspace / "made").exists()
+
+
+def test_the_dated_name_of_a_model_has_its_price(workspace: Path) -> None:
+    with MessagesApi([answer("Done.", model=f"{DEFAULT_MODEL}-20261101")]) as api:
+        ran = run(workspace, api, "do it", "--max-cost-usd", "1", "--json")
+
+    assert ran.code == 0
+    assert float(ran.json["cost-usd"]) > 0
 
 
 def test_a_provider_that_reuses_call_ids_is_answered_call_by_call(workspace: Path) -> None:

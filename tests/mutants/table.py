@@ -10,6 +10,7 @@ from tests.mutants import checkpoints, github, leaving, packaging, step, stores,
 from tests.mutants.row import Mutant as Mutant
 
 _GIT_STATE = "tests/unit/state/snapshot/test_git_state.py"
+_LOOP = "tests/unit/agent/test_loop.py"
 _READ = "tests/unit/state/checkpoint/test_read.py"
 _ROLL_BACK = "tests/recovery/test_rollback.py"
 _ROWS = "tests/unit/test_rows.py"
@@ -562,6 +563,38 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        steps = self._state.steps - self._state.first_step_of_task()\n        if steps >= limits.max_steps:",
         new="        steps = sum(r.epoch == self._state.epoch for r in self._state.replies)\n        if steps >= limits.max_steps:",
         tests=("tests/unit/agent/test_loop.py::test_the_step_budget_adds_up_over_attempts",),
+    ),
+    Mutant(
+        name="unpriced-reply",
+        guard="No call of a reply runs whose price is unknown under a cost limit that was set",
+        file="src/endstate_action/agent/loop.py",
+        old="            if (stop := self._unpriced_calls()) is not None:\n",
+        new="            if (stop := None) is not None:\n",
+        tests=("tests/unit/agent/test_loop.py::test_a_limit_that_was_set_is_never_left_unkept_for_want_of_a_price",),
+    ),
+    Mutant(
+        name="unpriced-reply-on-resume",
+        guard="Nor does one run in a later attempt under such a limit",
+        file="src/endstate_action/agent/loop.py",
+        old="self._too_many_resumes() or self._unpriced_calls()",
+        new="self._too_many_resumes()",
+        tests=("tests/unit/agent/test_loop.py::test_a_limit_that_was_set_is_never_left_unkept_for_want_of_a_price",),
+    ),
+    Mutant(
+        name="unpriced-question",
+        guard="Nothing is asked under a cost limit that was set and cannot be kept",
+        file="src/endstate_action/agent/loop.py",
+        old="        if (stop := self._unpriced()) is not None:\n",
+        new="        if (stop := None) is not None:\n",
+        tests=(f"{_LOOP}::test_nothing_is_asked_under_a_limit_that_an_earlier_reply_made_impossible_to_keep",),
+    ),
+    Mutant(
+        name="unbounded-cost-is-told",
+        guard="That cost is no longer bounded is told when another model answers",
+        file="src/endstate_action/run.py",
+        old="            if cost is None and not is_told:",
+        new="            if False:",
+        tests=("tests/cli/test_anthropic.py::test_that_cost_is_not_bounded_is_told_once_when_another_model_answers",),
     ),
     Mutant(
         name="resumes-end",

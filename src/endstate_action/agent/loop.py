@@ -60,7 +60,7 @@ from endstate_action.state.records import (
     Spent,
 )
 from endstate_action.state.session import Session
-from endstate_action.state.totals import total_cost, total_usage
+from endstate_action.state.totals import total_cost, total_usage, unpriced_model
 from endstate_action.system.files import Workspace
 from endstate_action.system.redaction import Secrets
 from endstate_action.system.signals import Interrupts, TimeIsUp
@@ -295,7 +295,7 @@ class AgentLoop:
 
     def _work(self) -> tuple[Conclusion, str]:
         calls = self._calls()
-        stop = self._too_many_resumes()
+        stop = self._too_many_resumes() or self._unpriced_calls()
         if stop is not None:
             return "stopped", stop
         self._leftovers()
@@ -308,6 +308,8 @@ class AgentLoop:
 
     def _drive(self, calls: Calls) -> tuple[Conclusion, str]:
         while True:
+            if (stop := self._unpriced_calls()) is not None:
+                return "stopped", stop
             calls.settle()
             match verdict(self._state):
                 case Done():
@@ -514,12 +516,25 @@ class AgentLoop:
         steps = self._state.steps - self._state.first_step_of_task()
         if steps >= limits.max_steps:
             return f"max-steps: {steps} of {limits.max_steps} steps are used"
+        if (stop := self._unpriced()) is not None:
+            return stop
         cost = self._cost()
         if limits.max_cost_usd is not None and cost is not None and cost >= limits.max_cost_usd:
             return f"max-cost-usd: ${cost:.2f} of ${limits.max_cost_usd:.2f} is spent"
         if self._clock() >= self._deadline:
             raise TimeIsUp
         return None
+
+    def _unpriced_calls(self) -> str | None:
+        """Why no call of the last reply may run; None where it asks for none, since a final answer costs no more."""
+        return self._unpriced() if self._state.pending else None
+
+    def _unpriced(self) -> str | None:
+        """Why the cost limit cannot be kept that somebody set; that the default one cannot is only told."""
+        if not self._limits.cost_is_set_by_user or self._cost() is not None:
+            return None
+        model = unpriced_model(self._state) or self._model()
+        return f"price unknown: {model[:80]!r} answered, whose price is not known, so max-cost-usd cannot be kept"
 
     def _too_many_resumes(self) -> str | None:
         """Attempts of this task that were killed before they finished a step; a crash loop has to end."""

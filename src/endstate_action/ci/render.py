@@ -46,8 +46,7 @@ _DONE = {
 }
 _WHAT_NOW = {
     "success": "",
-    "stopped": "Nothing is lost. Raise the limit (a variable or secret is read again on a re-run, the workflow file is "
-    "not), then choose *Re-run jobs*: it goes on where it stopped.",
+    "stopped": "Nothing is lost. *Re-run jobs* goes on where it stopped.",
     "interrupted": "Nothing that was shipped is lost. *Re-run failed jobs* and *Re-run all jobs* both go on from the "
     "newest checkpoint.",
     "mismatch": "The session was begun under another contract, so nothing was run. `on-mismatch: continue` goes on all "
@@ -59,6 +58,17 @@ _WHAT_NOW = {
     "failed": "What was recorded is kept. Once the cause is removed, *Re-run failed jobs* goes on from the newest "
     "checkpoint.",
 }
+_READ_AGAIN = "a variable or secret is read again on a re-run, the workflow file is not"
+_RAISE = f"Nothing is lost. Raise the limit ({_READ_AGAIN}), then choose *Re-run jobs*: it goes on where it stopped."
+_WHAT_NOW_BY_REASON = {
+    "max-steps": _RAISE,
+    "max-cost-usd": _RAISE,
+    "max-resumes": _RAISE,
+    "price unknown": "Nothing is lost. With `max-cost-usd` left empty, or at its default of `5.00`, it goes on without "
+    f"a limit of cost ({_READ_AGAIN}): then choose *Re-run jobs*. To keep a limit, give that model a price under "
+    "`prices` in the configuration file, and ask in a new run.",
+}
+"""Of a stop, by the words that its reason begins with."""
 LOOK_AGAIN = (
     "The result is kept and nothing is paid twice: a re-run looks again, on a fresh checkout, and delivers it without "
     "asking the model if git can read that. If it cannot, ask in a new run for a change that leaves `.git` alone."
@@ -196,7 +206,7 @@ def ended(
     """The comment of a run that was cut short before it had a result, or could not announce it, as in `comment`."""
     marker = Marker(owner, now.session, now.task, now.effects, conclusion)  # type: ignore[arg-type]  # `State`
     first = f"**{_over(conclusion, now.step)}.** {plain(reason, 800)}"
-    advice = _what_now(conclusion, is_final=is_final, is_kept=is_kept)
+    advice = _what_now(conclusion, reason, is_final=is_final, is_kept=is_kept)
     parts = [f"{marker.line()}\n{first}", advice, f"{link('Open the run', now.run_url)}."]
     return "\n\n".join([*parts, *_folded_earlier(earlier)]) + "\n"
 
@@ -298,16 +308,18 @@ def _assembled(above: list[str], evidence: Evidence, said: str, patch: Patch | N
     return "\n\n".join([*above, *_difference(patch, min(room, _DIFF_UNITS)), *below]) + "\n"
 
 
-def _what_now(conclusion: str, *, is_final: bool, is_kept: bool, has_patch: bool = False) -> str:
+def _what_now(conclusion: str, reason: str, *, is_final: bool, is_kept: bool, has_patch: bool = False) -> str:
     if is_final:
         return f"{_REFUSED_FOR_GOOD} {_BY_HAND if has_patch else 'Ask'}, {_WITHOUT_IT}"
+    if conclusion == "stopped":
+        return _WHAT_NOW_BY_REASON.get(reason.partition(":")[0], _WHAT_NOW[conclusion])
     return NOT_KEPT if conclusion == "undelivered" and not is_kept else _WHAT_NOW[conclusion]
 
 
 def _advice(evidence: Evidence, *, is_final: bool, is_kept: bool) -> Iterator[str]:
     file = evidence.uncommitted.patch_file if evidence.uncommitted else None
     is_looked_at_again = evidence.conclusion == "undelivered" and is_kept and is_unread(evidence) and not is_final
-    now = _what_now(evidence.conclusion, is_final=is_final, is_kept=is_kept, has_patch=bool(file))
+    now = _what_now(evidence.conclusion, evidence.reason, is_final=is_final, is_kept=is_kept, has_patch=bool(file))
     if now:
         yield LOOK_AGAIN if is_looked_at_again else now
     if evidence.accepted_mismatches:

@@ -483,12 +483,26 @@ def _show(report: Report, as_json: bool) -> None:
     if report.departed:
         _say_departed(report.departed)
     if result.conclusion == "stopped":
-        limit = result.reason.partition(":")[0] if result.reason.startswith("max-") else ""
-        _say(f"  Nothing is lost: `{_begun.again(without=limit)}` goes on{' with a higher limit' if limit else ''}.")
+        _say(f"  {_further(result.reason)}")
     if as_json:
         _put(json.dumps(outputs, ensure_ascii=False))
     elif result.final_message:
         _put(_harmless(result.final_message))
+
+
+def _further(reason: str) -> str:
+    """What can be done about a stop, by the words that its reason begins with."""
+    match reason.partition(":")[0]:
+        case "max-steps" | "max-cost-usd" | "max-resumes" as limit:
+            return f"Nothing is lost: `{_begun.again(without=limit)}` goes on with a higher limit."
+        case "price unknown":
+            again = _begun.again(without="max-cost-usd")
+            return (
+                f"Nothing is lost: `{again}` goes on without a limit of cost. To keep one, give that model a price "
+                "under `prices` in the configuration, and begin anew."
+            )
+        case _:
+            return f"Nothing is lost: `{_begun.again()}` goes on."
 
 
 def _say_departed(departed: Departed) -> None:

@@ -60,7 +60,9 @@ class Limits:
     max_resumes: int = 5
     max_minutes: float = 90
     cost_is_set_by_user: bool = False
-    """Then a model without a known price is an error; under the default cap it is only noted."""
+    """Then a model without a known price is an error, and one that answers ends the run; under the default cap it is
+    only noted.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON under the names of the inputs, for the record of an attempt."""

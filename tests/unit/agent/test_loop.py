@@ -449,6 +449,50 @@ def test_an_unknown_price_is_unknown_and_never_zero(session: Session, workspace:
     assert result.cost_usd is None
 
 
+def priced(model: str, usage: Usage) -> Decimal | None:
+    return Decimal(1) if model == "test-model" else None
+
+
+def test_a_limit_that_was_set_is_never_left_unkept_for_want_of_a_price(session: Session, workspace: Path) -> None:
+    """Before any call of the reply runs, in this attempt and in the next ones; without the limit it goes on."""
+    tool = Act(EffectClass.OPAQUE)
+    model = FakeModel([say("", act("a"), model="unpriced"), say("", act("b"), model="unpriced"), say("done")])
+    given: dict[str, Any] = {"price": priced, "limits": Limits(cost_is_set_by_user=True)}
+
+    for result in (
+        loop(session, workspace, model, tool, **given).run("do it"),
+        loop(session, workspace, model, tool, **given).resume(),
+    ):
+        assert (result.conclusion, result.cost_usd) == ("stopped", None)
+        assert result.reason.startswith("price unknown: 'unpriced' answered")
+    assert tool.ran == []
+    assert len(model.requests) == 1
+
+    setup = Setup(on_mismatch="continue")
+    assert loop(session, workspace, model, tool, price=priced, setup=setup).resume().succeeded
+    assert tool.ran == ["a", "b"]
+
+
+def test_nothing_is_asked_under_a_limit_that_an_earlier_reply_made_impossible_to_keep(
+    session: Session, workspace: Path
+) -> None:
+    tool = Act(EffectClass.READS)
+    model = FakeModel([say("", act("a"), model="unpriced"), Interrupted("killed")])
+    with pytest.raises(Interrupted):
+        loop(session, workspace, model, tool, price=priced).run("do it")
+
+    again = FakeModel([])
+    capped: dict[str, Any] = {"price": priced, "limits": Limits(cost_is_set_by_user=True)}
+    assert loop(session, workspace, again, tool, **capped).resume().reason.startswith("price unknown")
+    assert (tool.ran, again.requests) == (["a"], [])
+
+
+def test_a_final_answer_without_a_price_costs_no_more_and_is_the_result(session: Session, workspace: Path) -> None:
+    limits = Limits(cost_is_set_by_user=True)
+    model = FakeModel([say("done", model="unpriced")])
+    assert loop(session, workspace, model, price=priced, limits=limits).run("do it").final_message == "done"
+
+
 def test_attempts_killed_without_progress_end(session: Session, workspace: Path) -> None:
     for epoch in range(1, 4):
         killed = loop(session, workspace, FakeModel([]), Act(EffectClass.READS))

@@ -155,6 +155,20 @@ def test_every_other_end_says_why_and_what_to_do(conclusion, word, remedy):
     assert marker.state == conclusion
 
 
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("max-steps: 200 of 200 steps are used", "Raise the limit"),
+        ("price unknown: 'm' answered", "`max-cost-usd` left empty, or at its default of `5.00`"),
+        ("declined: the model declined to go on", "*Re-run jobs* goes on where it stopped"),
+    ],
+)
+def test_what_to_do_about_a_stop_is_what_helps_against_its_reason(reason, remedy):
+    body = comment(plain_result(conclusion="stopped", reason=reason), OWNER)
+    assert remedy in body
+    assert ("Raise the limit" in body) == (remedy == "Raise the limit")
+
+
 # --- What stands below ---
 
 
