@@ -291,6 +291,17 @@ def test_another_answering_model_is_a_mismatch(workspace: Path) -> None:
     assert not (workspace / "no").exists()
 
 
+def test_a_prompt_that_is_too_long_for_the_model_is_no_case_for_a_resume(workspace: Path) -> None:
+    with MessagesApi([too_long()]) as api:
+        ran = run(workspace, api, "do it")
+
+    assert ran.code == 1
+    assert "stopped (history too long: " in ran.err
+    assert "A resume would stop in the same way." in ran.err
+    assert "begin anew there, with a shorter prompt" in ran.err
+    assert "goes on" not in ran.err
+
+
 def test_a_cost_cap_needs_a_known_price(workspace: Path) -> None:
     with MessagesApi([answer("Done.")]) as api:
         refused = run(workspace, api, "do it", "--model", "nobody-knows", "--max-cost-usd", "1")

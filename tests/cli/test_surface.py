@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from endstate_action.cli import _further
 from endstate_action.state.session import SessionStore
 from tests.support.command import ARGV, bash, begin, calls, endstate, script, wait_for
 from tests.support.repos import GitRepo
@@ -413,6 +414,13 @@ def test_the_line_for_when_it_dies_works_as_it_is_pasted(workspace: Path) -> Non
     assert endstate(workspace, *shlex.split(pasted)[1:]).code == 1, "the limit is still the one that was given"
     done = endstate(workspace, *shlex.split(further)[1:])
     assert (done.code, done.out) == (0, "done\n"), done.err
+
+
+def test_what_to_do_about_a_stop_is_what_helps_against_its_reason() -> None:
+    assert re.search(r"`endstate run --resume .*` goes on, since time is per attempt", _further("max-minutes: over"))
+    assert "with a higher limit" in _further("max-steps: 2 of 2 steps are used")
+    assert re.search(r"`endstate run --resume .*` goes on\.$", _further("declined: the model declined to go on"))
+    assert "A resume would stop in the same way" in _further("history too long: it cannot be made short enough")
 
 
 def test_a_hint_of_a_failure_has_the_same_options(workspace: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from endstate_action.config import (
     DEFAULT_CONFIG,
     TOOLS,
     Config,
+    ContextLimits,
     Instructions,
     Limits,
     ModelPrice,
@@ -47,7 +48,7 @@ tools: [read, write, bash]
 instructions: docs/agent.md
 env: [DATABASE_URL, NO]
 snapshot: {exclude: [data/big], ignored-max-files: 1, ignored-max-mb: 2, file-max-mb: 0}
-context: {max-tokens: 1000, max-bytes: 2000}
+context: {max-tokens: 50000, max-bytes: 60000}
 prices:
   my-model: {input: 0.1, output: 2}
   other.model: {input: 3, output: 15, cache-read: 0.3, cache-write: 3.75}
@@ -79,7 +80,7 @@ def test_every_key_of_the_file_arrives():
     assert config.env == ("DATABASE_URL", "NO")
     assert config.snapshot.exclude == ("data/big",)
     assert (config.snapshot.ignored_max_files, config.snapshot.ignored_max_mb, config.snapshot.file_max_mb) == (1, 2, 0)
-    assert (config.context.max_tokens, config.context.max_bytes) == (1000, 2000)
+    assert (config.context.max_tokens, config.context.max_bytes) == (50_000, 60_000)
     assert config.prices == {
         "my-model": ModelPrice(Decimal("0.1"), Decimal(2)),
         "other.model": ModelPrice(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75")),
@@ -159,7 +160,11 @@ REFUSED = {
     "pattern too deep": (rule(f"{{tool: bash, match: '{'(' * 5000}', decision: deny}}"), ["match cannot be used"]),
     "empty pattern": (rule("{tool: bash, match: '', decision: deny}"), ["match is empty and would match every call"]),
     "below 0": ("snapshot:\n  file-max-mb: -1", ["line 2: snapshot.file-max-mb must be 0 or more, not -1"]),
-    "no context": ("context: {max-bytes: 0}", ["context.max-bytes must be 1 or more, not 0"]),
+    "no context": ("context: {max-bytes: 39999}", ["context.max-bytes must be 40000 or more, not 39999"]),
+    "no room beside the answer": (
+        "context: {max-tokens: 33000}",
+        ["context.max-tokens must be 40000 or more, not 33000: 32000 of them are reserved for the answer"],
+    ),
     "negative price": ("prices: {m: {input: 1, output: -0.5}}", ["prices.m.output must be 0 or more, not -0.5"]),
     "variable": ("env: [A-B]", ['env[0] "A-B" is not the name of a variable']),
     "variable with newline": ('env: ["A\\n"]', ['env[0] "A\\n" is not the name of a variable']),
@@ -206,6 +211,11 @@ def test_words_that_yaml_reads_as_truth_values_stay_words():
 def test_a_configuration_survives_the_session(config):
     frozen = json.dumps(config.to_json())
     assert Config.from_json(json.loads(frozen)) == config
+
+
+def test_a_context_that_an_earlier_release_took_is_still_read():
+    frozen = DEFAULT_CONFIG.to_json() | {"context": {"max-tokens": 36_000, "max-bytes": 30_000}}
+    assert Config.from_json(frozen).context == ContextLimits(36_000, 30_000)
 
 
 @given(st.decimals(min_value=0, max_value=10**6, allow_nan=False, allow_infinity=False, places=6), st.text())

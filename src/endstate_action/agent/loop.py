@@ -34,7 +34,7 @@ from endstate_action.agent.providers.base import ContextOverflow, ModelUnknown, 
 from endstate_action.agent.shipping import KeptHere, Shipping
 from endstate_action.agent.tools.base import Tool
 from endstate_action.agent.verdict import Ask, Done, Stop, verdict
-from endstate_action.config import Limits
+from endstate_action.config import ANSWER_TOKENS, Limits
 from endstate_action.errors import (
     EndstateError,
     InputError,
@@ -72,7 +72,6 @@ DEFAULT_SYSTEM = (
     "short account of what you did. Your work may be interrupted and resumed: a tool result may say "
     "that an outcome is unknown after an interruption; look at the actual state before you go on."
 )
-DEFAULT_MAX_OUTPUT_TOKENS = 32_000
 REPEATS_OF_A_REPLY = 2
 FINISHED_BEFORE = "finished before"
 COMPACTIONS_PER_REQUEST = 3
@@ -88,7 +87,7 @@ class Setup:
     system: str = DEFAULT_SYSTEM
     config: Mapping[str, Any] = field(default_factory=dict)
     context: Budget = Budget()
-    max_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS
+    max_output_tokens: int = ANSWER_TOKENS
     on_mismatch: str = "refuse"
     """`refuse` or `continue`; starting over is the caller's business, since it needs a new session."""
 
@@ -270,7 +269,9 @@ class AgentLoop:
         try:
             return self._conclude(*self._work())
         except TimeIsUp:
-            return self._conclude("stopped", f"max-minutes: {self._limits.max_minutes:g} minutes are over")
+            return self._conclude(
+                "stopped", f"max-minutes: the {self._limits.max_minutes:g} min of this attempt are over"
+            )
         except Mismatch:
             self._end("mismatch", "another contract than the session's")
             raise
@@ -324,7 +325,7 @@ class AgentLoop:
             self._shipping.look()
             reply = self._ask()
             if reply is None:
-                return "stopped", "context exceeded: the history cannot be made short enough"
+                return "stopped", "history too long: it cannot be made short enough for a request"
             self._record(reply)
 
     # Asking

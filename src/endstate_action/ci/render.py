@@ -64,6 +64,9 @@ _WHAT_NOW_BY_REASON = {
     "max-steps": _RAISE,
     "max-cost-usd": _RAISE,
     "max-resumes": _RAISE,
+    "max-minutes": "Nothing is lost. *Re-run jobs* goes on where it stopped: time is per attempt.",
+    "history too long": "A re-run would stop in the same way. Ask in a new run, with a shorter prompt or instructions, "
+    "or where less is said in the thread; long text can stand in a file of the repository that the prompt names.",
     "price unknown": "Nothing is lost. With `max-cost-usd` left empty, or at its default of `5.00`, it goes on without "
     f"a limit of cost ({_READ_AGAIN}): then choose *Re-run jobs*. To keep a limit, give that model a price under "
     "`prices` in the configuration file, and ask in a new run.",

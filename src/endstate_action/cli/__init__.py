@@ -495,6 +495,13 @@ def _further(reason: str) -> str:
     match reason.partition(":")[0]:
         case "max-steps" | "max-cost-usd" | "max-resumes" as limit:
             return f"Nothing is lost: `{_begun.again(without=limit)}` goes on with a higher limit."
+        case "max-minutes":
+            return f"Nothing is lost: `{_begun.again()}` goes on, since time is per attempt."
+        case "history too long":
+            return (
+                "A resume would stop in the same way. What was done stays in the workspace: begin anew there, with a "
+                "shorter prompt or shorter instructions; long text can stand in a file that the prompt names."
+            )
         case "price unknown":
             again = _begun.again(without="max-cost-usd")
             return (

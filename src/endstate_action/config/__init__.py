@@ -26,6 +26,7 @@ from endstate_action.config.settings import (
 )
 from endstate_action.config.text import Read
 from endstate_action.config.values import (
+    ANSWER_TOKENS,
     CONFIG_FILE,
     DEFAULT_CONFIG,
     TOOLS,
@@ -39,6 +40,7 @@ from endstate_action.config.values import (
 from endstate_action.errors import InputError
 
 __all__ = [
+    "ANSWER_TOKENS",
     "CONFIG_FILE",
     "DEFAULT_CONFIG",
     "TOOLS",

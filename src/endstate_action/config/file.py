@@ -17,6 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from endstate_action.config.text import decoded, listed, quoted, suggestion
 from endstate_action.config.values import (
+    ANSWER_TOKENS,
+    LEAST_CONTEXT,
     TOOLS,
     Config,
     ContextLimits,
@@ -210,8 +212,9 @@ def _numbers(config: Config) -> Iterator[Problem]:
         if number < 0:
             yield ("snapshot", name), f"must be 0 or more, not {number}"
     for name, number in plain["context"].items():
-        if number < 1:
-            yield ("context", name), f"must be 1 or more, not {number}"
+        if number < LEAST_CONTEXT:
+            why = f": {ANSWER_TOKENS} of them are reserved for the answer" if name == "max-tokens" else ""
+            yield ("context", name), f"must be {LEAST_CONTEXT} or more, not {number}{why}"
     for model, price in plain["prices"].items():
         for name in (n for n, number in price.items() if number.startswith("-")):
             yield ("prices", model, name), f"must be 0 or more, not {price[name]}"

@@ -14,6 +14,11 @@ from typing import Any, ClassVar, Literal
 CONFIG_FILE = ".github/endstate.yml"
 TOOLS = ("read", "glob", "grep", "write", "edit", "git_commit", "pr_comment", "bash")
 
+ANSWER_TOKENS = 32_000
+"""Of a request's `context.max-tokens`, what is reserved for the answer."""
+LEAST_CONTEXT = 40_000
+"""Tokens, and bytes, of a request that instructions, tools and the account of earlier steps leave some room in."""
+
 Answer = Literal["deny", "allow"]
 
 

@@ -24,7 +24,7 @@ from endstate_action.agent.providers.base import ContextOverflow, ModelUnknown, 
 from endstate_action.agent.settle import decide
 from endstate_action.agent.tools.base import CallContext, FileChange, Probed, Tool, ToolError
 from endstate_action.agent.tools.edit import Edit, Write
-from endstate_action.agent.tools.read import Read
+from endstate_action.agent.tools.read import Glob, Grep, Read
 from endstate_action.config import Limits, parse_config
 from endstate_action.effects import EffectClass, Probe
 from endstate_action.errors import (
@@ -720,7 +720,21 @@ def test_stopped_or_killed_after_any_step_the_same_requests_are_sent(
 def test_what_cannot_be_made_short_enough_stops_by_its_name(session: Session, workspace: Path) -> None:
     result = loop(session, workspace, FakeModel([ContextOverflow("no")])).run("do it")
 
-    assert result.reason.startswith("context exceeded")
+    assert result.reason.startswith("history too long")
+
+
+def test_the_least_context_that_a_configuration_can_have_is_enough_to_go_on_in(
+    session: Session, workspace: Path
+) -> None:
+    """With the system prompt, all tools, and the account of earlier steps at its longest."""
+    least = parse_config("context: {max-tokens: 40000, max-bytes: 40000}", "x").context
+    setup = Setup(model="test-model", context=Budget(least.max_tokens, least.max_bytes))
+    tools = [Read(), Write(), Edit(), Glob(), Grep(), Act(EffectClass.READS, lambda what: "z " * 2000)]
+    model = FakeModel([*[say("so " * 200, act("x" * 200)) for _ in range(90)], say("done")])
+
+    assert loop(session, workspace, model, *tools, setup=setup).run("do it " * 200).succeeded
+    assert session.state.compacted is not None
+    assert len(session.state.compacted.summary) > 18_000
 
 
 def test_a_guard_that_fails_stops_before_the_call_starts(session: Session, workspace: Path) -> None:

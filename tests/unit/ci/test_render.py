@@ -159,6 +159,8 @@ def test_every_other_end_says_why_and_what_to_do(conclusion, word, remedy):
     ("reason", "remedy"),
     [
         ("max-steps: 200 of 200 steps are used", "Raise the limit"),
+        ("max-minutes: the 90 min of this attempt are over", "goes on where it stopped: time is per attempt."),
+        ("history too long: it cannot be made short enough for a request", "A re-run would stop in the same way"),
         ("price unknown: 'm' answered", "`max-cost-usd` left empty, or at its default of `5.00`"),
         ("declined: the model declined to go on", "*Re-run jobs* goes on where it stopped"),
     ],
