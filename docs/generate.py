@@ -147,7 +147,7 @@ One object on one line.
 A workflow gets text: what is null above is empty there, and a step that was skipped has a `conclusion` alone.
 What `conclusion` follows from: [exit codes](exit-codes.md#in-a-workflow).
 `session-id`, `attempt`, `resumed` and `restored-from` are written before the first model call, the others \
-when the step ends.
+when the step ends; an attempt without a result states those that it knows.
 
 {of_the_action}
 """
