@@ -828,7 +828,10 @@ def test_a_file_that_takes_for_ever_to_read_makes_nobody_deaf(workspace: Path) -
     wait_for(workspace.parent / "made")
     time.sleep(1)
     process.terminate()
-    process.communicate(timeout=20)
+    try:
+        process.communicate(timeout=20)
+    finally:
+        process.kill()
 
     assert process.returncode == 75
     (workspace / "image").unlink()
