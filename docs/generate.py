@@ -113,7 +113,7 @@ EXIT = """\
 
 One table for every command.
 With `--json`, a failure prints an object too: `conclusion`, `error`, `hint`, `exit-code`, where an attempt had begun \
-`session-id` and `attempt`, and for a mismatch `differences`.
+`session-id` and `attempt`, after its first step `steps` and `cost-usd`, and for a mismatch `differences`.
 
 {table}
 

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Literal
 
 from endstate_action import __version__
@@ -14,7 +13,7 @@ from endstate_action.ci import evidence as told
 from endstate_action.shipper import Departed
 from endstate_action.state.fold import State
 from endstate_action.state.records import FORMAT, Attempt, Ended
-from endstate_action.state.totals import effects_started, total_cost, total_usage
+from endstate_action.state.totals import as_text, effects_started, total_cost, total_usage
 from endstate_action.system.names import display
 from endstate_action.system.published import Published
 
@@ -120,7 +119,7 @@ def account(state: State, around: Around) -> told.Evidence:
         spent=told.Spent(
             input_tokens=usage.context_tokens,
             output_tokens=usage.output_tokens,
-            usd=None if cost is None else _money(cost),
+            usd=as_text(cost),
             at_least=_may_have_lost(state),
         ),
         outside_effects=effects_started(state) if around.effects is None else around.effects,
@@ -197,7 +196,3 @@ def _changed(change: Any) -> told.ChangedFile:
     return told.ChangedFile(
         path=display(change.path), change=kind, mode=after.mode if after else None, blob=after.id if after else None
     )
-
-
-def _money(cost: Decimal) -> str:
-    return format(cost.normalize(), "f")

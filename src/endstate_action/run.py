@@ -64,7 +64,7 @@ from endstate_action.state.snapshot import SnapshotStore
 from endstate_action.state.snapshot.layout import format_of
 from endstate_action.state.stores.base import StoreUnusable
 from endstate_action.state.stores.choice import parse_store
-from endstate_action.state.totals import unrecorded_effects
+from endstate_action.state.totals import as_text, unrecorded_effects
 from endstate_action.state.uploader import NotShipped, Uploader
 from endstate_action.successor import Found, Successor, find_session, local_state
 from endstate_action.system import git
@@ -1129,7 +1129,7 @@ def outputs(
         "steps": result.steps,
         "input-tokens": result.usage.context_tokens,
         "output-tokens": result.usage.output_tokens,
-        "cost-usd": None if result.cost_usd is None else format(result.cost_usd.normalize(), "f"),
+        "cost-usd": as_text(result.cost_usd),
         "settlements": [
             {"step": s.step, "call": s.index + 1, "attempt": s.epoch, "action": s.action, "reason": s.reason}
             for s in result.settlements

@@ -227,6 +227,19 @@ def test_a_signal_ends_the_call_and_the_run_in_a_state_to_resume(
     assert again.code == 0
 
 
+def test_an_interrupted_attempt_says_how_far_it_came(workspace: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "pid"
+    playing = script(workspace, calls(WRITE), calls(bash(f"echo $$ > {marker}; sleep 300")), {"text": "done"})
+    process = begin(workspace, "run", "do it", "--json", *playing)
+    wait_for(marker)
+    process.terminate()
+    out, err = process.communicate(timeout=30)
+
+    told = json.loads(out)
+    assert (told["conclusion"], told["steps"], told["cost-usd"], told["attempt"]) == ("interrupted", 2, "0", 1)
+    assert b"interrupted \xc2\xb7 attempt 1 \xc2\xb7 2 steps \xc2\xb7 $0.00" in err
+
+
 def test_a_budget_stops_with_its_name_and_a_higher_one_goes_on(workspace: Path) -> None:
     playing = script(workspace, calls(WRITE), calls(WRITE), {"text": "done"})
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
 import click
 
@@ -69,12 +69,23 @@ class _Begun:
 
     session: str | None = None
     attempt: int = 0
+    steps: int = 0
+    """The newest that it finished; 0 before the first."""
+    cost_usd: str | None = None
+    """As the outputs have it; None where a price is unknown."""
     is_running: bool = False
     given: dict[str, str] = field(default_factory=dict)
     """Of the options that were given, those that no session keeps, by name: each as it is typed."""
 
     def to_json(self) -> dict[str, Any]:
-        return {} if self.session is None else {"session-id": self.session, "attempt": self.attempt}
+        if self.session is None:
+            return {}
+        spent = {"steps": self.steps, "cost-usd": self.cost_usd} if self.steps else {}
+        return {"session-id": self.session, "attempt": self.attempt, **spent}
+
+    @property
+    def spent(self) -> str:
+        return f"{count_of(self.steps, 'step')} · {_money(self.cost_usd)}"
 
     def hint(self, hint: str) -> str:
         """It must not lead to another session than the one at hand."""
@@ -176,6 +187,8 @@ def _usage(error: click.ClickException) -> InputError:
 
 def _failed(error: EndstateError, as_json: bool) -> int:
     hint = _begun.hint(error.hint)
+    if _begun.steps:
+        _say(f"{_conclusion(error)} · attempt {_begun.attempt} · {_begun.spent}")
     _say_lines(f"endstate: {error}")
     if hint:
         _say_lines(f"  {hint}")
@@ -187,11 +200,18 @@ def _failed(error: EndstateError, as_json: bool) -> int:
 
 
 def _failure(error: EndstateError, hint: str) -> dict[str, Any]:
-    conclusion = {13: "mismatch", 75: "interrupted", 11: "superseded"}.get(error.exit_code, "failed")
-    body: dict[str, Any] = {"conclusion": conclusion, "error": str(error), "hint": hint}
+    body: dict[str, Any] = {"conclusion": _conclusion(error), "error": str(error), "hint": hint}
     if isinstance(error, Mismatch):
         body["differences"] = list(error.differences)
     return body | _begun.to_json() | {"exit-code": error.exit_code}
+
+
+def _conclusion(error: EndstateError) -> str:
+    return {13: "mismatch", 75: "interrupted", 11: "superseded"}.get(error.exit_code, "failed")
+
+
+def _money(usd: SupportsFloat | str | None) -> str:
+    return "cost unknown" if usd is None else f"${float(usd):.2f}"
 
 
 def _defect(error: Exception, as_json: bool) -> int:
@@ -472,14 +492,13 @@ def _read_stdin() -> bytes:
 
 def _show(report: Report, as_json: bool) -> None:
     result, outputs = report.result, report.outputs
-    cost = "cost unknown" if result.cost_usd is None else f"${result.cost_usd:.2f}"
     why = f" ({result.reason})" if result.reason else ""
     steps = count_of(result.steps, "step") + (" of this task" if report.task > 1 else "")
     failed = f" · {count_of(report.failed_calls, 'call')} failed" if report.failed_calls else ""
     idle = f" · {count_of(report.calls_not_run, 'call')} not run" if report.calls_not_run else ""
     refused = f" · {count_of(result.refused_calls, 'call')} refused" if result.refused_calls else ""
     _say(f"{result.conclusion}{printable(why)} · {count_of(result.attempt, 'attempt')} · {steps}{failed}{idle}"
-         f"{refused} · {cost} · tree {outputs['tree-hash']}")  # fmt: skip
+         f"{refused} · {_money(result.cost_usd)} · tree {outputs['tree-hash']}")  # fmt: skip
     if report.departed:
         _say_departed(report.departed)
     if result.conclusion == "stopped":
@@ -564,7 +583,10 @@ class _Lines:
                      f"checkpoints: {self._store} · "
                      f"if it dies: {_begun.again()}")  # fmt: skip
             case StepEnded():
-                self._cost = "cost unknown" if event.cost_usd is None else f"${event.cost_usd:.2f}"
+                from endstate_action.state.totals import as_text
+
+                self._cost = _money(event.cost_usd)
+                _begun.steps, _begun.cost_usd = event.step, as_text(event.cost_usd)
                 if self._is_terminal and not event.calls:
                     _say(f"step {event.step}  answer  {self._cost}")
             case Told():
@@ -734,7 +756,7 @@ def printable(text: str) -> str:
 
 def _harmless(text: str) -> str:
     """A message in full, whatever its language; what could move a cursor or reorder a line is escaped."""
-    return "".join(_escaped(c) if _CONTROLS.match(c) else c for c in text)
+    return "".join(_escaped(c) if _CONTROLS.match(c) else c for c in text.replace("\r\n", "\n"))
 
 
 def _escaped(character: str) -> str:

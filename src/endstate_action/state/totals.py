@@ -17,6 +17,11 @@ def total_cost(state: State) -> Decimal | None:
     return sum((Decimal(p) for p in paid if p is not None), Decimal(0))
 
 
+def as_text(usd: Decimal | None) -> str | None:
+    """US dollars as outputs and evidence have them: exact, without an exponent."""
+    return None if usd is None else format(usd.normalize(), "f")
+
+
 def unpriced_model(state: State) -> str | None:
     """The model of the task's first reply whose price is unknown."""
     return next((r.model for r in state.replies[state.first_step_of_task() :] if r.cost_usd is None), None)
