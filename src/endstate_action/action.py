@@ -772,6 +772,8 @@ class _Asked:
 
     def _departed(self, event: Departed) -> None:
         self.departed = event
+        if self.began:
+            self.step.told["durability"] = event.store
         key = CheckpointKey.parse(event.shipped.key) if event.shipped else None
         is_news, self.effects = bool(key and key.effects > self.effects), max(self.effects, key.effects if key else 0)
         if is_news and self.working:

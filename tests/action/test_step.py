@@ -264,6 +264,9 @@ def test_an_interrupted_step_ships_says_so_and_the_next_one_goes_on(tmp_path: Pa
         climbed = climb(process, scale=3.0)
         ran = job.end(process, machine)
         assert (climbed.code, ran.conclusion) == (75, "interrupted"), climbed.out
+        assert ran.outputs.keys() >= {"session-id", "steps", "cost-usd", "sandbox", "durability", "comment-url"}
+        assert (ran.outputs["steps"], ran.outputs["durability"]) == ("1", "cache")
+        assert ran.summary.startswith("**Interrupted after 1 step.**")
         assert '"state":"interrupted"' in job.github.comments[0]["body"]
         final = done(job.attempt(2))
         # In the sandbox it never happened, and runs; without one nobody can tell, and it is not repeated.

@@ -403,6 +403,14 @@ ROWS: tuple[Mutant, ...] = (
         tests=("tests/unit/test_deliver.py::test_a_workflow_file_goes_only_where_the_configuration_protects_it_not",),
     ),
     Mutant(
+        name="outputs-of-the-interrupted",
+        guard="An attempt without a result states the outputs that it has, and has a summary",
+        file="src/endstate_action/action.py",
+        old='self.outputs({**self.told, "conclusion": row.conclusion})',
+        new='self.outputs({"conclusion": row.conclusion})',
+        tests=("tests/action/test_step.py::test_an_interrupted_step_ships_says_so_and_the_next_one_goes_on",),
+    ),
+    Mutant(
         name="trusted-tip",
         guard="The rules are those of the target branch as it is when the session begins",
         file="src/endstate_action/action.py",
