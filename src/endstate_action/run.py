@@ -217,7 +217,7 @@ def _opened(settings: Settings, choice: Choice, ports: Ports) -> Iterator[_Story
     if settings.resume and isinstance(depot, NoDepot) and settings.store not in ("auto", "none"):
         raise InputError(
             f"The store was not looked at, since {depot.reason}. Nothing was restored and nothing was run.",
-            hint=depot.remedy or "Correct it, or leave --store out to go on with what is on this machine.",
+            hint=f"{depot.remedy or 'Correct it.'} With `--store none` it goes on with what is on this machine.",
         )
     if settings.resume and isinstance(depot, NoDepot) and not state.sessions.is_dir():
         raise UnknownSession(
