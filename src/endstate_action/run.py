@@ -615,8 +615,7 @@ class _Story:
                     if result.reason == FINISHED_BEFORE:
                         shipper.begin()  # no step of this attempt has asked for it
                     shipper.refuse_superseded()
-                with interrupts.allowed():  # it may take long, and nothing can be torn by ending it
-                    tree_hash = result.tree_hash()
+                tree_hash = result.tree_hash(interrupts.check)
                 epoch = taken.epoch or session.state.epoch
                 finishing = Finishing(
                     session, result, tree_hash, place, chosen, shipper, found.restored, secrets, epoch

@@ -145,9 +145,9 @@ class RunResult:
     def succeeded(self) -> bool:
         return self.conclusion == "success"
 
-    def tree_hash(self) -> str:
-        """Hash of the workspace as it is now; ignores what is excluded, exactly at the root."""
-        return scan(self.workspace, [name.encode() for name in self.excluded]).tree_hash
+    def tree_hash(self, check: Callable[[], None] = lambda: None) -> str:
+        """Hash of the workspace as it is now; ignores what is excluded, exactly at the root. `check` as in `scan`."""
+        return scan(self.workspace, [name.encode() for name in self.excluded], check=check).tree_hash
 
 
 class AgentLoop:
