@@ -372,8 +372,7 @@ class _Story:
             name = token_hex(6)
             taken = self._take_over(Line(name), above=0)
         with self.store.create({**self._bound(), **bound}, session=name) as session:
-            goes_on = "continue" if self.settings.on_mismatch == "continue" else "refuse"
-            setup = Setup(model, system, config.to_json(), _budget(config), on_mismatch=goes_on)
+            setup = self._setup(model, system, config)
             return self.drive(session, provider, config, setup, taken, doubtful=doubtful)
 
     def resume(self, wanted: str | None) -> Report:
@@ -489,8 +488,7 @@ class _Story:
                 provider = self._provider_for(session.state)
                 model = self.settings.model or (None if frozen else _default_model(provider.name))
                 self._check_price(provider.name, model or _model_of(session.state), config)
-                goes_on = "continue" if self.settings.on_mismatch == "continue" else "refuse"
-                setup = Setup(model, system, config.to_json(), _budget(config), on_mismatch=goes_on)
+                setup = self._setup(model, system, config)
                 return own.drive(session, provider, config, setup, taken, found)
             except Mismatch:
                 if self.settings.on_mismatch != "restart":
@@ -533,6 +531,11 @@ class _Story:
 
     def _sandbox(self, place: Workplace) -> Sandbox | NoSandbox:
         return place.sandbox(self.settings.sandbox, network=self.settings.network, make=self.ports.make_sandbox)
+
+    def _setup(self, model: str | None, system: str, config: Config) -> Setup:
+        # To start over takes a new session, which is not the loop's business.
+        goes_on = "continue" if self.settings.on_mismatch == "continue" else "refuse"
+        return Setup(model, system, config.to_json(), _budget(config), on_mismatch=goes_on)
 
     def _provider_for(self, state: State) -> Provider:
         """That of the session, unless another was named. Raises: Mismatch, InputError."""

@@ -19,6 +19,7 @@ from endstate_action.agent.calls import CallEnded, Calls
 from endstate_action.agent.confidential import secret_in, without_secrets
 from endstate_action.agent.context import (
     TARGET_AFTER_COMPACTION,
+    TOKENS_PER_BYTE,
     Budget,
     MalformedHistory,
     check_history,
@@ -360,10 +361,14 @@ class AgentLoop:
 
     def _request(self) -> Request | None:
         frozen = self._frozen()
-        room = self._room_bytes(self._setup.context, frozen)
         for _ in range(COMPACTIONS_PER_REQUEST):
             messages = history(self._state)
-            if size_bytes(messages, frozen.system, frozen.tools) <= room:
+            size = size_bytes(messages, frozen.system, frozen.tools)
+            # What fits at any ratio needs none: to find it, the last request is made once more.
+            if size <= self._room_bytes(frozen, max(TOKENS_PER_BYTE)):
+                break
+            room = self._room_bytes(frozen, tokens_per_byte(self._state, frozen.system, frozen.tools))
+            if size <= room:
                 break
             if not self._compact(room):
                 return None
@@ -374,10 +379,11 @@ class AgentLoop:
             self._model(), frozen.system, frozen.tools, messages, frozen.max_output_tokens, self._state.steps
         )
 
-    def _room_bytes(self, budget: Budget, frozen: Frozen) -> int:
-        """How many bytes of request fit, the reply's reserve taken off."""
+    def _room_bytes(self, frozen: Frozen, ratio: float) -> int:
+        """How many bytes of request fit at so many tokens a byte, the reply's reserve taken off."""
+        budget = self._setup.context
         tokens = max(1000, budget.max_tokens - frozen.max_output_tokens)
-        return min(budget.max_bytes, int(tokens / tokens_per_byte(self._state, frozen.system, frozen.tools)))
+        return min(budget.max_bytes, int(tokens / ratio))
 
     def _compact(self, room_bytes: int) -> bool:
         frozen = self._frozen()

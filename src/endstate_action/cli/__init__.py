@@ -207,7 +207,9 @@ def _failure(error: EndstateError, hint: str) -> dict[str, Any]:
 
 
 def _conclusion(error: EndstateError) -> str:
-    return {13: "mismatch", 75: "interrupted", 11: "superseded"}.get(error.exit_code, "failed")
+    from endstate_action.ci.conclusions import ending
+
+    return ending(error.exit_code).conclusion
 
 
 def _money(usd: SupportsFloat | str | None) -> str:
@@ -538,10 +540,8 @@ def _say_departed(departed: Departed) -> None:
         newest = "the newest that was stored is" if departed.problem else "the newest is stored,"
         _say(f"checkpoints: {departed.store}, {newest} {age} old ({departed.shipped.key})")
     if departed.problem:
-        newest = (
-            "what was recorded since is on this machine only" if departed.shipped else "all is on this machine only"
-        )
-        _say(f"  The last one was not stored, so {newest}: {printable(departed.problem.reason)}")
+        rest = "what was recorded since is on this machine only" if departed.shipped else "all is on this machine only"
+        _say(f"  The last one was not stored, so {rest}: {printable(departed.problem.reason)}")
         if departed.problem.remedy:
             _say(f"  {printable(departed.problem.remedy)}")
 

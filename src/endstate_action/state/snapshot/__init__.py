@@ -269,10 +269,10 @@ class SnapshotStore:
     ) -> Restored:
         # What the snapshot left out is no doubt by itself: only whether it changed since is.
         known = _left_out(target.meta)
-        doubts = [*lost, *(doubt for doubt in (after.reasons if after else ()) if doubt not in known)]
+        new = [doubt for doubt in (after.reasons if after else ()) if doubt not in known]
         changed, unknown = self._changed(target)
-        reasons = (*doubts, *changed, *unknown)
-        return Restored(target.root, kept, not reasons, reasons, (*doubts[len(lost) :], *changed), tuple(moved))
+        reasons = (*lost, *new, *changed, *unknown)
+        return Restored(target.root, kept, not reasons, reasons, (*new, *changed), tuple(moved))
 
     def _present(self, *, full_rehash: bool = False) -> Snapshot:
         files, size = self._limits.ignored_max_files, self._limits.ignored_max_mb
