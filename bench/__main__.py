@@ -7,11 +7,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import appending, checkpoints, commands, counting, loading, peers, report, snapshots, trees
+from bench import appending, checkpoints, commands, counting, loading, peers, report, sandboxes, snapshots, trees
 from bench.fresh import ROOT
 from bench.limits import FULL, QUICK, Outcome, is_broken
 
-PARTS = (counting, appending, loading, trees, commands, checkpoints)
+PARTS = (counting, appending, loading, trees, commands, sandboxes, checkpoints)
 DISK = "/var/tmp"  # which is on disk where /tmp is not
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from bench.fresh import environment
-from bench.limits import FULL, NOT_COUNTED, Outcome, Size, counted, ms, timed
+from bench.limits import FULL, NOT_COUNTED, Outcome, Size, clock, counted, ms, timed
 from bench.writers import finished, reply, started, text
 from endstate_action.config import DEFAULT_CONFIG
 from endstate_action.durable import Depot, Line
@@ -43,6 +43,7 @@ from tests.support.cache_server import CacheServer, Reply, Request
 
 STEPS, EDITS = 10, 5
 """Between one checkpoint and the next."""
+PACKED_EDITS = 20
 UPLOAD_S = 1.0
 """What the slow store takes for each upload."""
 PUT_S = 60.0
@@ -63,6 +64,7 @@ def measure(scratch: Path, size: Size) -> Iterator[Outcome]:
         yield from _sizes(work, size)
         yield _restored(work, scratch, size)
     yield _beside_appends(work, size)
+    yield _thin_pack(work, size)
     yield _total(Work(scratch / "total", size.files), size)
     yield from slow_store(scratch, size)
 
@@ -96,12 +98,11 @@ class Work:
         self._sequence = 0
         self.edit()
         about = About("0", "bench", _SESSION, _SESSION, self.epoch, "git", "sha1", self.base, None, "f" * 32)
-        packer = Packer(self.place.objects, self.base, _SECRETS)
         self._builder = Builder(
             about,
             _KEY,
             partial(self.sessions.journal, _SESSION),
-            packer.pack,
+            self.packer().pack,
             scan=lambda text: ", ".join(_SECRETS.contains(text)) or None,
         )
 
@@ -111,10 +112,13 @@ class Work:
             for item in (reply(self.steps), started(self.steps), finished(self.steps)):
                 self.session.append(item.record)
 
-    def edit(self) -> None:
+    def packer(self) -> Packer:
+        return Packer(self.place.objects, self.base, _SECRETS)
+
+    def edit(self, count: int = EDITS) -> None:
         """The same files each time, and then what the loop records of it."""
         self._edits += 1
-        for path in self.paths[:: max(1, len(self.paths) // EDITS)][:EDITS]:
+        for path in self.paths[:: max(1, len(self.paths) // count)][:count]:
             path.write_bytes(b"%d " % self._edits + path.read_bytes()[:4096])
         time.sleep(_ROOT_S)
         taken = self._snapshots.take()
@@ -175,9 +179,7 @@ def _sizes(work: Work, size: Size) -> Iterator[Outcome]:
 
 def _git_alone(where: Path) -> float:
     """Tells how busy this machine is."""
-    began = time.perf_counter()
-    subprocess.run(["git", "--version"], cwd=where, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - began
+    return clock(partial(subprocess.run, ["git", "--version"], cwd=where, check=True, stdout=subprocess.DEVNULL))
 
 
 def _beside_appends(work: Work, size: Size) -> Outcome:
@@ -211,6 +213,13 @@ def _appends(work: Work, more: Callable[[], bool]) -> list[float]:
         took.append(time.perf_counter() - began)
         time.sleep(_APPENDS_APART_S)
     return took
+
+
+def _thin_pack(work: Work, size: Size) -> Outcome:
+    work.edit(PACKED_EDITS)
+    made = len(work.packer().pack(work.snapshot))
+    what = f"pack of a snapshot for whoever has the base commit: {PACKED_EDITS} edited of {size.files} files"
+    return counted(what, 60, made / 1e3, "kB", "with git's index and refs")
 
 
 def _times(count: int) -> Callable[[], bool]:

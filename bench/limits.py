@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -67,6 +69,13 @@ def timed(what: str, limit: float, value: float, unit: str = "x", detail: str = 
 def is_broken(outcomes: list[Outcome], strict: bool) -> bool:
     """Whether a counted limit does not hold; with `strict`, any limit."""
     return any(o.holds is False and (strict or o.kind == "counted") for o in outcomes)
+
+
+def clock(action: Callable[[], object]) -> float:
+    """Seconds."""
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
 
 
 def ms(seconds: float) -> str:

@@ -8,13 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-from bench.limits import Outcome, ms, ratios, timed
+from bench.limits import Outcome, clock, ms, ratios, timed
 from endstate_action.config import SnapshotLimits
 from endstate_action.state.snapshot import ObjectStore, SnapshotStore
 from endstate_action.state.snapshot.ignored import ignored_paths
@@ -78,7 +76,7 @@ class Project:
             time.sleep(_SETTLE_S)
             first, second = (ours, theirs) if run % 2 else (theirs, ours)
             for figures in (first, second):
-                figures.append(_clock(self.store.take if figures is ours else self._add))
+                figures.append(clock(self.store.take if figures is ours else self._add))
             if self.store.take().tree != self._add():
                 raise RuntimeError("the trees differ")
         what = f"snapshot of {len(self.paths)} files after 4 edits, synced, over git add -A && git write-tree"
@@ -89,11 +87,11 @@ class Project:
         for _ in range(runs):
             self.edit(EDITS)
             time.sleep(_SETTLE_S)
-            theirs.append(_clock(self.store.take))
+            theirs.append(clock(self.store.take))
             root = self.store.take().root
             self.edit(EDITS)
             time.sleep(_SETTLE_S)
-            ours.append(_clock(partial(self.store.restore, root)))
+            ours.append(clock(partial(self.store.restore, root)))
         what = f"restore of {EDITS} edits in {len(self.paths)} files, over one snapshot after as many"
         return timed(what, 2.0, ratios(ours, theirs), detail=_pair(ours, theirs))
 
@@ -104,10 +102,10 @@ class Project:
         for _ in range(runs):
             self.edit(len(self.paths))
             time.sleep(_SETTLE_S)
-            ours.append(_clock(partial(self.store.restore, root)))
+            ours.append(clock(partial(self.store.restore, root)))
             self.edit(len(self.paths))
             time.sleep(_SETTLE_S)
-            theirs.append(_clock(partial(self.shell, "git checkout-index -f -a")))
+            theirs.append(clock(partial(self.shell, "git checkout-index -f -a")))
         what = f"restore of {len(self.paths)} rewritten files, what it replaces kept, over git checkout-index -f -a"
         return timed(what, 4.0, ratios(ours, theirs), detail=_pair(ours, theirs))
 
@@ -127,12 +125,6 @@ class Project:
 def _text(number: int) -> bytes:
     """Like source: words that come back, lines that do not."""
     return b"".join(b"    value_%d = compute(%d, table[%d])\n" % (n, number * n % 9973, n) for n in range(90))
-
-
-def _clock(action: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    action()
-    return time.perf_counter() - began
 
 
 def _pair(ours: list[float], theirs: list[float]) -> str:

@@ -326,7 +326,7 @@ def state_format_page() -> str:
         suffix=session.SUFFIX,
         schema=session.SCHEMA,
         application=session.APPLICATION_ID,
-        usage=", ".join(f"`{f.name}`" for f in fields(Usage)),
+        usage=", ".join(f"`{name}`" for name in Usage._fields),
         table=_table(("kind", "what it records", "body"), rows),
     )
 

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Block = Mapping[str, Any]
 Role = Literal["user", "assistant"]
@@ -26,8 +26,7 @@ _DRAWN_AS_NOTHING = re.compile(
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(NamedTuple):
     """One request of the model. `arguments` is untrusted until the tool's schema has accepted it."""
 
     id: str
@@ -49,16 +48,15 @@ class ToolResult:
         return block | {"is_error": True} if self.is_error else block
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one or several replies."""
+class Usage(NamedTuple):
+    """Tokens of one or several replies. They add up."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
 
-    def __add__(self, other: Usage) -> Usage:
+    def __add__(self, other: Usage) -> Usage:  # type: ignore[override]
         return Usage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,

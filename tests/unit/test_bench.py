@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from bench import appending, checkpoints, commands, counting, loading, report, trees
+from bench import appending, checkpoints, commands, counting, loading, report, sandboxes, trees
 from bench.limits import Outcome, Size, counted, is_broken, ratios, timed
 from bench.peers import Peer
 from bench.writers import Ours, Raw, items, payload
@@ -18,7 +18,7 @@ TINY = Size(runs=1, paired=4, growth=20, counted=40, calls=4, loaded=10, files=6
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "lines"),
-    [(counting, 3), (appending, 4), (loading, 2), (trees, 4), (commands, 2), (checkpoints, 8)],
+    [(counting, 3), (appending, 4), (loading, 2), (trees, 4), (commands, 2), (checkpoints, 9), (sandboxes, 1)],
 )
 def test_every_part_measures_its_limits(part, lines, tmp_path):
     assert [type(outcome) for outcome in part.measure(tmp_path, TINY)] == [Outcome] * lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from endstate_action.messages import ToolCall, tool_calls
 from endstate_action.state.keys import MAX_EFFECTS, MAX_EPOCH
@@ -41,12 +41,11 @@ STOP_REASONS = frozenset(
 """Stop reasons under which a reply's calls are requests; under a refusal, or one that nobody knows, they are not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Requested:
+class Requested(NamedTuple):
     """A call of a recorded reply, at its place: `(step, index)`."""
 
     step: int
-    index: int
+    index: int  # type: ignore[assignment]
     call: ToolCall
     denied: str | None
     void: str | None
@@ -98,15 +97,19 @@ class State:
         match record:
             # The three kinds that make up a session come first: a long one is folded whenever it is opened.
             case Started():
-                if (wrong := self._start_disorder(record)) is not None:
-                    raise ValueError(wrong)
-                self._dated = record
-                self.started.setdefault((record.step, record.index), []).append(record)
-            case Finished():
-                if (wrong := self._outcome_disorder(record)) is not None:
-                    raise ValueError(wrong)
-                self._dated = record
                 place = (record.step, record.index)
+                if (wrong := self._start_disorder(record, place)) is not None:
+                    raise ValueError(wrong)
+                self._dated = record
+                if place in self.started:
+                    self.started[place].append(record)
+                else:
+                    self.started[place] = [record]
+            case Finished():
+                place = (record.step, record.index)
+                if (wrong := self._outcome_disorder(record, place)) is not None:
+                    raise ValueError(wrong)
+                self._dated = record
                 if self.pending.pop(place, None) is None:
                     self.strays.append(record)
                 else:
@@ -132,16 +135,15 @@ class State:
         """
         match record:
             case Started():
-                return self._start_disorder(record)
+                return self._start_disorder(record, (record.step, record.index))
             case Finished():
-                return self._outcome_disorder(record)
+                return self._outcome_disorder(record, (record.step, record.index))
             case Replied():
                 return self._reply_disorder(record)
             case _:
                 return self._rare_disorder(record)
 
-    def _start_disorder(self, record: Started) -> str | None:
-        place = (record.step, record.index)
+    def _start_disorder(self, record: Started, place: tuple[int, int]) -> str | None:
         asked = self.pending.get(place)
         if asked is None or asked.call.id != record.call_id:
             return self._not_at(place)
@@ -150,8 +152,7 @@ class State:
         starts = self.started.get(place)
         return "it was started before, in the same attempt" if starts and starts[-1].epoch >= record.epoch else None
 
-    def _outcome_disorder(self, record: Finished) -> str | None:
-        place = (record.step, record.index)
+    def _outcome_disorder(self, record: Finished, place: tuple[int, int]) -> str | None:
         asked = self.pending.get(place)
         if asked is not None and asked.call.id == record.call_id:
             return None

@@ -22,7 +22,7 @@ ACTIONS = frozenset(("run", "roll_back_and_run", "roll_back", "adopt", "deny", "
 _EFFECTS = {effect.value: effect for effect in EffectClass}
 _MOST_DOLLARS = 1e12
 _MOST_TOKENS = 2**53
-_COUNTS = (int,) * len(fields(Usage))
+_COUNTS = (int,) * len(Usage._fields)
 _CONTRACT = {"name", "effect", "schema"}
 
 _Types: TypeAlias = tuple[type, ...]

@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ _ENDED = "The script has ended."
 _EXAMPLE = '{"replies": [{"text": "…", "calls": [{"tool": "read", "arguments": {"path": "…"}}]}, {"text": "Done."}]}'
 _NO_TOKENS = Usage()
 _LONGEST_DELAY_S = 3600
-_COUNTS = tuple(f.name for f in fields(Usage))
+_COUNTS = Usage._fields
 _REPLY_KEYS = ("text", "calls", "thinking", "stop_reason", "model", "usage", "delay_s")
 _CALL_KEYS = ("tool", "arguments", "id")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +25,7 @@ from endstate_action.state.stores.base import Store
 Kind = Literal["damaged", "other_key", "not_ours", "newer_format", "part_missing", "misplaced"]
 
 DOWNLOAD_S = 300.0
+_PIECE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class _Refused(Exception):
 @dataclass(frozen=True, slots=True)
 class _Object:
     manifest: Manifest
-    rows: bytes
+    packed: bytes
     pack: bytes
     sha256: str
 
@@ -93,13 +95,15 @@ def open_checkpoint(
         earlier = [
             _fetch_part(store, part, found.manifest, sealing, expected, timeout_s) for part in found.manifest.parts
         ]
-        rows, state = _rows(b"".join((*earlier, found.rows)), found.manifest)
+        rows, state = _rows((*earlier, found), found.manifest)
     except _Refused as refused:
         return Rejected(key, refused.kind, str(refused))
     return Opened(key, found.manifest, rows, state, found.pack or None, found.sha256)
 
 
-def _fetch_part(store: Store, part: Part, whole: Manifest, sealing: Key, expected: Expected, timeout_s: float) -> bytes:
+def _fetch_part(
+    store: Store, part: Part, whole: Manifest, sealing: Key, expected: Expected, timeout_s: float
+) -> _Object:
     key = CheckpointKey.parse(part.key)
     if key is None:
         raise _Refused("damaged", "it names a part that is no checkpoint")
@@ -111,7 +115,7 @@ def _fetch_part(store: Store, part: Part, whole: Manifest, sealing: Key, expecte
     says = (whole.about.session, part.first, part.last, part.rows_bytes)
     if (manifest.about.session, manifest.first, manifest.records, manifest.rows_bytes) != says:
         raise _Refused("damaged", f"its part, {key.in_words}, has other rows than it says")
-    return found.rows
+    return found
 
 
 def _fetch(
@@ -135,8 +139,7 @@ def _fetch(
         raise _Refused("misplaced", f"it says of itself to be {itself.in_words}")
     if len(content) != manifest.packed_bytes + manifest.pack_bytes:
         raise _Refused("damaged", "it is shorter or longer than it says")
-    rows = _unpacked(content[: manifest.packed_bytes], manifest.rows_bytes) if manifest.packed_bytes else b""
-    return _Object(manifest, rows, content[manifest.packed_bytes :], digest)
+    return _Object(manifest, content[: manifest.packed_bytes], content[manifest.packed_bytes :], digest)
 
 
 def _open(sealing: Key, name: str, data: bytes) -> bytes:
@@ -159,23 +162,36 @@ def _manifest(line: bytes) -> Manifest:
         raise _Refused("damaged", f"its manifest does not make sense ({error})"[:200]) from None
 
 
-def _unpacked(packed: bytes, size: int) -> bytes:
-    """Never more than `size` bytes are unpacked, whatever is in there."""
-    unpacker = zlib.decompressobj()
-    try:
-        text = unpacker.decompress(packed, size + 1)
-    except zlib.error:
-        raise _Refused("damaged", "its rows cannot be unpacked") from None
-    if len(text) != size or not unpacker.eof or unpacker.unused_data:
+def _lines(found: _Object) -> Iterator[str]:
+    """Its rows. Unpacked a little at a time: a long session is 50 MB, and each copy of it would take its own memory.
+
+    Never more than the manifest says is unpacked, whatever is in there.
+    """
+    if not found.packed:
+        return
+    unpacker, left, begun = zlib.decompressobj(), found.manifest.rows_bytes, [b""]
+    for at in range(0, len(found.packed), _PIECE_BYTES):
+        try:
+            text = unpacker.decompress(found.packed[at : at + _PIECE_BYTES], left + 1)
+        except zlib.error:
+            raise _Refused("damaged", "its rows cannot be unpacked") from None
+        left -= len(text)
+        if left < 0:
+            break
+        begun.append(text)
+        if b"\n" in text:
+            whole, _, rest = b"".join(begun).rpartition(b"\n")
+            begun = [rest]
+            yield from whole.decode().split("\n")
+    if left or not unpacker.eof or unpacker.unused_data:
         raise _Refused("damaged", "its rows are not as long as it says")
-    return text
 
 
 @all_kept()
-def _rows(text: bytes, manifest: Manifest) -> tuple[tuple[Row, ...], State]:
+def _rows(parts: Iterable[_Object], manifest: Manifest) -> tuple[tuple[Row, ...], State]:
     """All rows, each readable and in its place, and what they stand for, which is what the manifest says."""
     try:
-        rows = tuple(_row(line) for line in text.decode().split("\n")[:-1])
+        rows = tuple(_row(line) for part in parts for line in _lines(part))
         records = tuple(decode(kind, body) for _, kind, body in rows)
         whole = Fold().over((seq, record) for (seq, _, _), record in zip(rows, records, strict=True))
     except ValueError as error:
