@@ -74,6 +74,7 @@ def account(state: State, around: Around) -> told.Evidence:
         repository=around.repository,
         pull_request=around.pull_request,
         run_url=around.run_url,
+        asked_in=state.begun.bound.get("asked-in"),
         compare_url=around.compare_url,
         attempts=tuple(_attempt(state, attempt) for attempt in _attempts_of_task(state)),
         delivered_by=around.epoch if around.epoch is not None and around.epoch > state.epoch else None,

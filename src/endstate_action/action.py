@@ -496,6 +496,7 @@ class _Asked:
         return {
             "repository": event.repository.full_name,
             "pull-request": event.pull_request_number,
+            "asked-in": event.asked_in,
             "owner": self._owner(),
             "actor": {"login": actor.login, "is_bot": actor.is_bot, "run_id": event.run.id},
             "outsiders": self.has_outsiders,
@@ -819,6 +820,7 @@ class _Asked:
             restored_from=self.restored.key if self.restored else None,
             remedy=departed.problem.remedy if departed.problem else "",
             run_url=self.event.run_url,
+            asked_in=self.event.asked_in,
         )
 
     # The end

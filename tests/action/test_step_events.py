@@ -153,7 +153,8 @@ def test_without_a_pull_request_there_is_no_comment(job: Job, situation: str) ->
 def test_a_comment_on_an_issue_is_answered_there(job: Job) -> None:
     job.happen("issue_comment.issue")
     done(job, prompt="")
-    assert len(job.github.comments) == 1
+    (ours,) = job.github.comments
+    assert f"/issues/{job.github.number}#issuecomment-" in ours["body"]
     assert "Add a test for empty input." in prompt_of(job)
 
 
@@ -189,8 +190,9 @@ def test_a_comment_with_a_read_only_cache_is_not_durable_and_says_so(job: Job) -
     assert "cache-mode: write" in warning
     assert "git-ref" in warning
     assert dict(job.cache.stored) == {}
-    ours = job.github.comments[-1]
+    asked, ours = job.github.comments
     assert "Done in 1 attempt" in ours["body"]
+    assert f"#issuecomment-{asked['id']})" in ours["body"]
     assert [r["content"] for r in job.github.reactions] == ["eyes"]
 
 

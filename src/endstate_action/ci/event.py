@@ -32,6 +32,11 @@ _COMMENT_EVENTS: Mapping[str, tuple[CommentKind, str]] = {
     "pull_request_review_comment": ("review-comment", "comment"),
     "pull_request_review": ("review", "review"),
 }
+_ANCHORS: Mapping[CommentKind, str] = {
+    "comment": "issuecomment-",
+    "review-comment": "discussion_r",
+    "review": "pullrequestreview-",
+}
 _BRANCHES = "refs/heads/"
 _QUEUE = f"{_BRANCHES}gh-readonly-queue/"
 """A merge queue's, which are gone once it has merged."""
@@ -162,6 +167,14 @@ class Event:
     @property
     def run_url(self) -> str:
         return f"{self.repository_url}/actions/runs/{self.run.id}"
+
+    @property
+    def asked_in(self) -> str | None:
+        """The address of the comment that asked for the run."""
+        if self.comment is None:
+            return None
+        place = "issues" if self.pull_request_number is None else "pull"
+        return f"{self.repository_url}/{place}/{self.number}#{_ANCHORS[self.comment.kind]}{self.comment.id}"
 
     @property
     def branch(self) -> str | None:

@@ -183,6 +183,8 @@ class Evidence(_Value):
     repository: Text | None = None
     pull_request: Number | None = None
     run_url: Text | None = None
+    asked_in: Text | None = None
+    """The address of the comment that asked for it."""
     compare_url: Text | None = None
     """Where a person sees what a branch of our own adds, and can open a pull request for it."""
     attempts: tuple[Attempt, ...]

@@ -114,6 +114,8 @@ class Working:
     remedy: str = ""
     """What would make it durable."""
     run_url: str | None = None
+    asked_in: str | None = None
+    """The address of the comment that asked for it."""
 
 
 def is_unread(evidence: Evidence) -> bool:
@@ -166,14 +168,19 @@ def comment(
         hash=evidence.trees.published_hash,
     )
     first = f"{marker.line()}\n{_first_line(evidence)}"
-    return _assembled([first, *_advice(evidence, is_final=is_final, is_kept=is_kept)], evidence, said, patch, earlier)
+    advice = _advice(evidence, is_final=is_final, is_kept=is_kept)
+    return _assembled([first, *_question(evidence.asked_in), *advice], evidence, said, patch, earlier)
 
 
 def summary(
     evidence: Evidence, said: str = "", patch: Patch | None = None, *, is_final: bool = False, is_kept: bool = True
 ) -> str:
     """The job summary: the same without a marker; far below the 1 MiB that a step may write."""
-    above = [_first_line(evidence), *_advice(evidence, is_final=is_final, is_kept=is_kept)]
+    above = [
+        _first_line(evidence),
+        *_question(evidence.asked_in),
+        *_advice(evidence, is_final=is_final, is_kept=is_kept),
+    ]
     return _assembled(above, evidence, said, patch, ())
 
 
@@ -189,6 +196,7 @@ def working(now: Working, owner: str, earlier: Sequence[str] = ()) -> str:
     facts = [_durable(now), f"Sandbox: {plain(now.sandbox, 300)}."]
     parts = [
         f"{marker.line()}\n{first}",
+        *_question(now.asked_in),
         bullets(facts, len(facts), 2000, ""),
         _silence(now),
         *_folded_earlier(earlier),
@@ -210,7 +218,7 @@ def ended(
     marker = Marker(owner, now.session, now.task, now.effects, conclusion)  # type: ignore[arg-type]  # `State`
     first = f"**{_over(conclusion, now.step)}.** {plain(reason, 800)}"
     advice = _what_now(conclusion, reason, is_final=is_final, is_kept=is_kept)
-    parts = [f"{marker.line()}\n{first}", advice, f"{link('Open the run', now.run_url)}."]
+    parts = [f"{marker.line()}\n{first}", *_question(now.asked_in), advice, f"{link('Open the run', now.run_url)}."]
     return "\n\n".join([*parts, *_folded_earlier(earlier)]) + "\n"
 
 
@@ -248,6 +256,12 @@ def _first_line(evidence: Evidence) -> str:
         f" {plain(evidence.reason.rstrip('.'), 400)}." if evidence.reason and evidence.conclusion != "success" else ""
     )
     return f"**{headline(evidence)}.**{reason} {', '.join(_facts(evidence))}. {_changed_in_short(evidence)}".rstrip()
+
+
+def _question(asked_in: str | None) -> Iterator[str]:
+    """Which of several comments this answers: they share one, and the newest has it."""
+    if asked_in:
+        yield f"This answers {link('this comment', asked_in)}."
 
 
 def _facts(evidence: Evidence) -> Iterator[str]:

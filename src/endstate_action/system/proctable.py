@@ -57,7 +57,7 @@ def look(pid: int) -> ProcessInfo | None:
     return ProcessInfo(
         pid,
         int(values[19]),
-        "".join(c if c.isprintable() else "?" for c in name),
+        name if name.isprintable() else "".join(c if c.isprintable() else "?" for c in name),
         parent=int(values[1]),
         session=int(values[3]),
         # A process whose first thread has ended looks like a zombie while its other threads go on.

@@ -113,6 +113,25 @@ def test_a_review_without_words_is_a_comment_that_says_nothing():
     assert (found.kind, found.body) == ("review", "")
 
 
+@pytest.mark.parametrize(
+    ("situation", "place"),
+    [
+        ("issue_comment.pull-request", "pull/12#issuecomment-"),
+        ("issue_comment.issue", "issues/7#issuecomment-"),
+        ("pull_request_review_comment.created", "pull/12#discussion_r"),
+        ("pull_request_review.submitted", "pull/12#pullrequestreview-"),
+    ],
+)
+def test_the_comment_that_asked_has_an_address(situation, place):
+    found = event(situation)
+    assert found.comment is not None
+    assert found.asked_in == f"https://github.com/octo-org/hello/{place}{found.comment.id}"
+
+
+def test_where_no_comment_asked_there_is_no_address():
+    assert event("pull_request.fork").asked_in is None
+
+
 def test_our_own_comments_are_known_by_their_beginning_alone():
     own, quoting = (
         event("issue_comment.own").comment,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from endstate_action.ci.evidence import Attempt, ChangedFile, Evidence, LeftOut,
 from endstate_action.ci.markdown import units
 from endstate_action.ci.marker import Marker, parse_marker
 from endstate_action.ci.patch import Patch
-from endstate_action.ci.render import COMMENT_UNITS, Working, comment, earlier_of, headline, summary, working
+from endstate_action.ci.render import COMMENT_UNITS, Working, comment, earlier_of, ended, headline, summary, working
 from tests.support.results import BASE, COMMIT, HASH, OWNER, SESSION, TREE, interrupted_result, plain_result
 
 GITHUB_CHARACTERS = 65_536
@@ -293,6 +294,7 @@ def test_no_text_of_others_leaves_its_place(data):
             "accepted_mismatches": (text(),),
             "notes": (text(),),
             "run_url": text(),
+            "asked_in": text(),
             "conclusion": "stopped",
         }
     )
@@ -383,12 +385,24 @@ def test_a_working_comment_says_what_its_silence_means():
 
 
 def test_a_run_that_cannot_ship_says_so_first():
-    from dataclasses import replace
-
     told = working(replace(NOW, is_durable=False, store="none: read-only token", remedy="`store: git-ref`"), OWNER)
     assert "**If this machine is lost, the work is lost**" in told
     assert "Remedy:" in told
     assert "it begins anew" in told
+
+
+# --- What it answers ---
+
+ASKED_IN = "https://github.com/o/r/pull/7#issuecomment-12"
+
+
+def test_each_form_of_the_comment_and_the_summary_say_which_comment_they_answer():
+    now, result = replace(NOW, asked_in=ASKED_IN), plain_result(**{"asked-in": ASKED_IN})
+    forms = [working(now, OWNER), ended(now, OWNER, "stopped", "max-steps: 7"), comment(result, OWNER), summary(result)]
+    for body in forms:
+        assert body.count(f"This answers [this comment]({ASKED_IN}).") == 1
+    for body in (working(NOW, OWNER), comment(plain_result(), OWNER)):
+        assert "This answers" not in body
 
 
 # --- Older results ---
