@@ -21,6 +21,7 @@ from endstate_action.state.snapshot.compare import load
 from endstate_action.state.snapshot.git_listing import load as load_listing
 from endstate_action.state.snapshot.pack import apply, pack
 from endstate_action.system import git
+from endstate_action.system.proctable import end_tagged
 from endstate_action.system.sandbox_lock import CallLock
 from endstate_action.workplace import Workplace
 from tests.support.crash import Driver, Trial
@@ -43,9 +44,13 @@ class Luggage:
 
 def pack_up(workspace: Path) -> Luggage | None:
     """Of a run that is dead; None where it had not been asked anything yet."""
-    assert CallLock.of(workspace / ".endstate").is_free(PATIENCE_S), "something of the killed run is still there"
     store = SessionStore(workspace / ".endstate" / "sessions")
-    asked = [s.id for s in store.all() if s.state is not None and s.state.was_asked]
+    known = store.all()
+    for session in known:
+        # It goes with the machine. A bubblewrap whose parent was killed before it told it to go on would wait for ever.
+        end_tagged(f"{session.id}/")
+    assert CallLock.of(workspace / ".endstate").is_free(PATIENCE_S), "something of the killed run is still there"
+    asked = [s.id for s in known if s.state is not None and s.state.was_asked]
     if not asked:
         return None
     (session,) = asked
