@@ -174,6 +174,14 @@ See [outputs](outputs.md#of-the-action).
 `uses: org/endstate-action/resume@v1`: see [automatic resume](../automatic-resume.md).
 
 {watcher}
+
+## The retry jobs
+
+The reusable workflow `agent.yml`: see [automatic resume](../automatic-resume.md#retry-jobs).
+
+{retry}
+
+The secret `anthropic-api-key` has to be given. Its outputs: {retry_outputs}.
 """
 
 TOOLS_PAGE = """\
@@ -292,19 +300,26 @@ def action_page() -> str:
     inputs = _yaml("action.yml")["inputs"]
     internal = [name for name, told in inputs.items() if told["description"].startswith("Internal: ")]
     shown = {name: told for name, told in inputs.items() if name not in internal}
+    # YAML takes the key `on` for a truth value.
+    retry = yaml.safe_load((ROOT / ".github/workflows/agent.yml").read_text())[True]["workflow_call"]
     return ACTION.format(
         inputs=_inputs(shown, _yaml("action-types.yml")["inputs"]),
         internal=", ".join(f"`{name}`" for name in internal),
         watcher=_inputs(_yaml("resume/action.yml")["inputs"], _yaml("resume/action-types.yml")["inputs"]),
+        retry=_inputs(retry["inputs"], retry["inputs"]),
+        retry_outputs=", ".join(f"`{name}`" for name in retry["outputs"]),
     )
 
 
 def _inputs(inputs: Mapping[str, Any], types: Mapping[str, Any]) -> str:
-    rows = [
-        (f"`{name}`", f"`{told['default']}`" if told["default"] else "", _allowed(types[name]), told["description"])
-        for name, told in inputs.items()
-    ]
+    rows = [(f"`{name}`", _default(told), _allowed(types[name]), told["description"]) for name, told in inputs.items()]
     return _table(("input", "default", "type", "meaning"), rows)
+
+
+def _default(told: Mapping[str, Any]) -> str:
+    if told.get("required") is True:
+        return "required"
+    return f"`{told['default']}`" if told["default"] else ""
 
 
 def _allowed(told: Mapping[str, Any]) -> str:

@@ -652,6 +652,7 @@ class _Asked:
             # A conversation is an issue's or a pull request's, and each has its own permission.
             name = "issues" if self.event.pull_request_number is None else "pull-requests"
             lines.append(f"{name}: {'write' if self.inputs.comment == 'sticky' else 'read'}")
+        lines.append("actions: read")  # to see that a newer attempt has taken over
         return "\n".join(("permissions:", *(f"  {line}" for line in lines)))
 
     def _target(self) -> Target | None:

@@ -1097,7 +1097,8 @@ class _Story:
         if self.settings.limits.cost_is_set_by_user:
             raise InputError(
                 f"max-cost-usd is set, but the price of {model!r} is unknown, so it cannot be kept. Nothing was run.",
-                hint="Leave max-cost-usd out, or choose a model with a known price.",
+                hint="Leave max-cost-usd out (in a workflow at 5.00, its default), give that model a price under "
+                "`prices` in the configuration file, or choose a model with a known price.",
             )
         return False
 

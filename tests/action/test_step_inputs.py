@@ -135,7 +135,7 @@ def test_a_working_directory_that_is_not_there_is_named(job: Job) -> None:
 
 def test_a_missing_permission_to_comment_ends_there_with_the_lines_to_paste(job: Job) -> None:
     job.github.fault("comment.create", "403")
-    lines = "permissions:%0A  contents: read%0A  pull-requests: write"
+    lines = "permissions:%0A  contents: read%0A  pull-requests: write%0A  actions: read"
     ran = job.attempt()
     refused(job, ran, "comment: sticky", "new run", is_claimed=True)
     assert lines in ran.annotations[0], "all that the job needs, since such a block takes away what it leaves out"

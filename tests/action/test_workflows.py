@@ -57,7 +57,7 @@ def test_a_workflow_says_only_what_the_action_understands(path):
     given = step(path, "org/endstate-action@v1")["with"]
     assert given.keys() <= ACTION["inputs"].keys()
     assert "anthropic-api-key" in given
-    assert re.fullmatch(r"\$\{\{ vars\.ENDSTATE_MAX_COST_USD \|\| '5' \}\}", given["max-cost-usd"])
+    assert re.fullmatch(r"\$\{\{ vars\.ENDSTATE_MAX_COST_USD \|\| '5\.00' \}\}", given["max-cost-usd"])
 
 
 @each_ready
@@ -154,6 +154,7 @@ def test_the_action_is_used_on_itself_twice_on_one_session():
         ("label", "pull_request", events.labelled(), True),
         ("comment", "issue_comment", events.issue_comment("/endstate fix it"), True),
         ("comment", "issue_comment", events.issue_comment("Looks good"), False),
+        ("comment", "issue_comment", events.issue_comment("Thanks!\n\n/endstate fix it"), True),
         ("comment", "issue_comment", events.issue_comment("/endstate fix it", on_pull=False), False),
         ("dispatch", "workflow_dispatch", events.workflow_dispatch(), True),
         ("schedule", "schedule", events.schedule(), True),
@@ -174,7 +175,7 @@ def test_a_workflow_runs_as_it_stands(tmp_path, index: Index, package, name, eve
     assert record.exists() is reached, ran.log
     if reached:
         seen = json.loads(record.read_text())["env"]
-        assert (seen["INPUT_MAX_COST_USD"], seen["INPUT_ANTHROPIC_API_KEY"]) == ("5", secrets["ANTHROPIC_API_KEY"])
+        assert (seen["INPUT_MAX_COST_USD"], seen["INPUT_ANTHROPIC_API_KEY"]) == ("5.00", secrets["ANTHROPIC_API_KEY"])
         assert seen["INPUT_PROMPT"] == {"dispatch": "Update the changelog", "comment": ""}.get(
             name, given.get("prompt")
         )

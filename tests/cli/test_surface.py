@@ -418,7 +418,10 @@ def test_the_line_for_when_it_dies_works_as_it_is_pasted(workspace: Path) -> Non
 
 def test_what_to_do_about_a_stop_is_what_helps_against_its_reason() -> None:
     assert re.search(r"`endstate run --resume .*` goes on, since time is per attempt", _further("max-minutes: over"))
-    assert "with a higher limit" in _further("max-steps: 2 of 2 steps are used")
+    assert "--max-steps 4` goes on with a higher limit" in _further("max-steps: 2 of 2 steps are used")
+    assert "--max-cost-usd 25` goes" in _further("max-cost-usd: $12.01 of $5.00 is spent")
+    assert "--max-cost-usd 1` goes" in _further("max-cost-usd: $0.00 of $0.00 is spent")
+    assert "--max-resumes 12` goes" in _further("max-resumes: 6 attempts were killed before they finished a step")
     assert re.search(r"`endstate run --resume .*` goes on\.$", _further("declined: the model declined to go on"))
     assert "A resume would stop in the same way" in _further("history too long: it cannot be made short enough")
 

@@ -46,9 +46,9 @@ def pack_up(workspace: Path) -> Luggage | None:
     """Of a run that is dead; None where it had not been asked anything yet."""
     store = SessionStore(workspace / ".endstate" / "sessions")
     known = store.all()
-    for session in known:
+    for left in known:
         # It goes with the machine. A bubblewrap whose parent was killed before it told it to go on would wait for ever.
-        end_tagged(f"{session.id}/")
+        end_tagged(f"{left.id}/")
     assert CallLock.of(workspace / ".endstate").is_free(PATIENCE_S), "something of the killed run is still there"
     asked = [s.id for s in known if s.state is not None and s.state.was_asked]
     if not asked:

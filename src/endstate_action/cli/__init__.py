@@ -515,7 +515,10 @@ def _further(reason: str) -> str:
     """What can be done about a stop, by the words that its reason begins with."""
     match reason.partition(":")[0]:
         case "max-steps" | "max-cost-usd" | "max-resumes" as limit:
-            return f"Nothing is lost: `{_begun.again(without=limit)}` goes on with a higher limit."
+            # Limits add up over attempts, so with the same one it would stop at once: twice what is used.
+            used = re.search(r"\d+(?:\.\d+)?", reason)
+            more = max(math.ceil(float(used[0]) * 2), 1) if used else "…"
+            return f"Nothing is lost: `{_begun.again(without=limit)} --{limit} {more}` goes on with a higher limit."
         case "max-minutes":
             return f"Nothing is lost: `{_begun.again()}` goes on, since time is per attempt."
         case "history too long":

@@ -124,7 +124,7 @@ def _told(state: State) -> dict[str, Any]:
                 "version": a.version,
                 "kept": a.kept,
                 "conclusion": ends[a.epoch].conclusion if a.epoch in ends else None,
-                "ended": _ended(ends.get(a.epoch)),
+                "ended": _ended(ends.get(a.epoch), is_newest=a is state.attempts[-1]),
             }
             for a in state.attempts
         ],
@@ -148,9 +148,9 @@ def _told(state: State) -> dict[str, Any]:
     }
 
 
-def _ended(end: Ended | None) -> str:
+def _ended(end: Ended | None, *, is_newest: bool) -> str:
     if end is None:
-        return "no end on record: still running, or killed"
+        return "no end on record: " + ("still running, or killed" if is_newest else "killed")
     if not end.reason or end.reason.lower().startswith(end.conclusion):
         return end.reason or end.conclusion
     return f"{end.conclusion}: {end.reason}"

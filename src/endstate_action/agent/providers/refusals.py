@@ -69,8 +69,8 @@ def verdict(refusal: Refusal) -> Exception:
         case 401 | 403:
             return CredentialsRejected(
                 f"The provider does not accept the credentials ({refusal.said}). {KEPT}",
-                hint="Check ANTHROPIC_API_KEY, or ANTHROPIC_AUTH_TOKEN where a token is used; "
-                "then `endstate run --resume`.",
+                hint="Check ANTHROPIC_API_KEY (in a workflow the secret behind `anthropic-api-key`), or "
+                "ANTHROPIC_AUTH_TOKEN where a token is used; then `endstate run --resume`.",
             )
         case 404:
             return _not_found(refusal)

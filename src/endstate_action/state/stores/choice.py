@@ -67,11 +67,11 @@ def parse_store(text: str) -> StoreChoice:
 
 
 def absolute_store(text: str, cwd: Path) -> str:
-    """`text`, in which a directory that was named relative to `cwd` has its absolute path."""
+    """`text`, in which a directory that was named relative to `cwd` has its absolute path, without links."""
     path = text.removeprefix("dir:")
     if path == text or not path.strip() or path.startswith(("/", "~")):
         return text
-    return f"dir:{cwd / path}"
+    return f"dir:{os.path.realpath(cwd / path)}"
 
 
 def refuse_inside(path: str, workspace: Path, *, home: str | None) -> Path:
