@@ -23,6 +23,7 @@ from endstate_action.agent.context import Budget
 from endstate_action.agent.fingerprint import refuse_other_provider
 from endstate_action.agent.loop import DEFAULT_SYSTEM, FINISHED_BEFORE, AgentLoop, Event, Price, RunResult, Setup
 from endstate_action.agent.observe import (
+    NAMED_AT_MOST,
     Observer,
     PutBack,
     changed_since,
@@ -801,7 +802,7 @@ class _Story:
             f"| tar -x -C {there}"
         )
         if refs:
-            moved = few([f"{short(name)} was {named[:12]}" for name, named in refs.items()], _NAMED)
+            moved = few([f"{short(name)} was {named[:12]}" for name, named in refs.items()], NAMED_AT_MOST)
             self.ports.notice(
                 f"Refs were moved or removed as well: {moved}. `git update-ref NAME COMMIT` has one again."
             )

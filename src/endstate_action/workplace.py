@@ -99,7 +99,7 @@ class Workplace:
             (".git", self.state_name),
             cache=self.state.cache,
             head=self.head,
-            refs=self.refs,
+            refs=self.tips,
             snapshots=snapshots,
             check=check,
         )
@@ -115,6 +115,13 @@ class Workplace:
         """What the repository's own refs name; what an agent did to `.git` must not end its run."""
         try:
             return self.repository.refs() if self.repository else {}
+        except GitError:
+            return {}
+
+    def tips(self) -> dict[str, str]:
+        """`Repository.tips`, in the same way."""
+        try:
+            return self.repository.tips() if self.repository else {}
         except GitError:
             return {}
 

@@ -218,8 +218,8 @@ ROWS: tuple[Mutant, ...] = (
         name="read-bomb",
         guard="No more is unpacked than a checkpoint says",
         file="src/endstate_action/state/checkpoint/read.py",
-        old="        if left < 0:\n            break\n",
-        new="",
+        old="_PIECE_BYTES], left + 1)",
+        new="_PIECE_BYTES])",
         tests=(
             "tests/unit/state/checkpoint/test_read.py::test_rows_that_unpack_to_more_than_they_say_are_not_unpacked",
         ),

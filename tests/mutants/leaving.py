@@ -301,6 +301,44 @@ ROWS: tuple[Mutant, ...] = (
         tests=("tests/cli/test_store.py::test_a_session_of_another_repository_replaces_nothing",),
     ),
     Mutant(
+        name="roll-back-begun",
+        guard="What a roll-back is about to replace is on record before",
+        file="src/endstate_action/agent/calls.py",
+        old="        if kept != root:\n",
+        new="        if False:\n",
+        tests=(
+            "tests/recovery/test_rollback.py::test_what_a_killed_roll_back_replaced_is_named_by_the_resume_after_it",
+        ),
+    ),
+    Mutant(
+        name="roll-back-cut",
+        guard="What a killed roll-back replaced is named by the next attempt",
+        file="src/endstate_action/agent/calls.py",
+        old="        cut = self.session.state.cut_roll_back(asked.place)\n",
+        new="        cut = None\n",
+        tests=(
+            "tests/recovery/test_rollback.py::test_what_a_killed_roll_back_replaced_is_named_by_the_resume_after_it",
+        ),
+    ),
+    Mutant(
+        name="roll-back-tips",
+        guard="A commit that no branch has, and older stashes, are named where a roll-back takes their names away",
+        file="src/endstate_action/workplace.py",
+        old="            refs=self.tips,\n",
+        new="            refs=self.refs,\n",
+        tests=(
+            "tests/recovery/test_rollback.py::test_what_a_killed_roll_back_replaced_is_named_by_the_resume_after_it",
+        ),
+    ),
+    Mutant(
+        name="roll-back-time",
+        guard="A look before a roll-back does not count as the call's",
+        file="src/endstate_action/state/snapshot/__init__.py",
+        old="        self._note_time(taken, again=False)\n        return taken.root\n",
+        new="        self._note_time(taken, again=True)\n        return taken.root\n",
+        tests=("tests/unit/state/snapshot/test_restore.py::test_that_what_was_left_out_has_changed_is_said",),
+    ),
+    Mutant(
         name="restored-refs-named",
         guard="Refs that a restore takes away are named",
         file="src/endstate_action/restoring.py",

@@ -234,6 +234,46 @@ def test_what_a_roll_back_replaces_is_kept_under_a_name(bench: Bench, sandbox: S
     assert "tree/by-hand.txt" in kept.split()
 
 
+KILLED_IN_IT = {
+    "before it replaces anything": {"kinds": ("os",), "beginning": "rename tmp_journal", "kill_at": 2},
+    "half done": {"kinds": ("os",), "beginning": "rename tmp_journal", "kill_at": 5},
+    "done and not on record": {"kinds": ("sql",), "beginning": "rolled_b", "kill_at": 1},
+}
+
+
+@pytest.mark.parametrize("when", KILLED_IN_IT)
+def test_what_a_killed_roll_back_replaced_is_named_by_the_resume_after_it(
+    bench: Bench, sandbox: Sandbox, when: str
+) -> None:
+    """A commit by hand on a branch of its own, with an older stash and a commit that no branch has."""
+    trial = bench.trial_of(script(reply(text="Done.")), inputs={"sandbox": "required"})
+    killed_in_its_call(trial, "echo x >> log.txt", lasts_s=3)
+    named = {}
+    for number in (1, 0):
+        trial.repo.write({"app.py": f"stashed {number}"})
+        trial.repo.git("stash", "push", "--quiet")
+        named["refs/stash" if number == 0 else "stash@{1}"] = trial.repo.git("rev-parse", "refs/stash")
+    trial.repo.git("checkout", "--quiet", "-b", "mine")
+    trial.repo.commit({"mine.txt": "precious"})
+    named["refs/heads/mine"] = trial.repo.git("rev-parse", "HEAD")
+    trial.repo.git("checkout", "--quiet", "--detach")
+    trial.repo.commit({"mine.txt": "more"})
+    named["HEAD"] = trial.repo.git("rev-parse", "HEAD")
+    assert trial.resume(**KILLED_IN_IT[when]) == KILLED
+
+    assert trial.resume() == 0, trial.where()
+
+    assert trial.repo.git("branch", "--list", "mine") == ""
+    (rolled_back,) = trial.state().rolled_back
+    assert rolled_back.kept is not None, trial.where()
+    objects = trial.repo.path / ".endstate" / "objects"
+    assert trial.repo.git("--git-dir", str(objects), "show", f"{rolled_back.kept}:tree/mine.txt") == "more"
+    notices = "".join(line["notice"] for line in trial.lines("said") if "notice" in line)
+    assert {name for name, commit in named.items() if f"{name} was {commit[:12]}" in notices} == set(named), notices
+    on_record = {name: commit for begun in trial.state().rolling_back for name, commit in begun.refs.items()}
+    assert named.items() <= on_record.items()
+
+
 CHANGES = {
     "commits": f"git add --all; {_COMMIT} agent",
     "breaks the repository": "rm .git/HEAD",
@@ -243,6 +283,20 @@ CHANGES = {
 """After each of these, another session would be bound to another commit, or look at the workspace in another way."""
 
 
+def killed_in_its_call(trial: Trial, command: str, lasts_s: int = 60) -> dict[str, Any]:
+    """Once the call has done its work, which the file `done` tells. Returns what a resume is to be given as well."""
+    words = {"command": f"{command}; echo > done; sleep {lasts_s}"}
+    job = {"inputs": {"sandbox": "required"}, "script": json.dumps(script(reply(("bash", words))))}
+    trial.driver.start(trial.job(prompt="Work.", **job))
+    deadline = time.monotonic() + 30
+    while not (trial.repo.path / "done").exists():
+        assert time.monotonic() < deadline, "the call does not begin"
+        time.sleep(0.01)
+    os.kill(trial.driver.fork(), signal.SIGKILL)
+    assert trial.driver.ended() == KILLED
+    return job
+
+
 def killed_in_its_roll_back(trial: Trial, command: str, number: int) -> End:
     """A call that was killed when its work was done, and the resume that was undoing that. Returns what was before.
 
@@ -250,16 +304,8 @@ def killed_in_its_roll_back(trial: Trial, command: str, number: int) -> End:
         number: of the place where the roll-back is killed, from where it is on record.
     """
     StateDirectory(trial.repo.path / ".endstate").claim()  # git tells of it
-    before, is_done = end_of(trial), trial.repo.path / "done"
-    words = {"command": f"echo x >> app.py; touch new; {command}; echo > done; sleep 60"}
-    job = {"inputs": {"sandbox": "required"}, "script": json.dumps(script(reply(("bash", words))))}
-    trial.driver.start(trial.job(prompt="Work.", **job))
-    deadline = time.monotonic() + 30
-    while not is_done.exists():
-        assert time.monotonic() < deadline, "the call does not begin"
-        time.sleep(0.01)
-    os.kill(trial.driver.fork(), signal.SIGKILL)
-    assert trial.driver.ended() == KILLED
+    before = end_of(trial)
+    job = killed_in_its_call(trial, f"echo x >> app.py; touch new; {command}")
     assert trial.resume(kinds=("os",), beginning="rename tmp_journal", kill_at=number, **job) == KILLED
     assert (trial.repo.path / ".endstate" / "objects" / "restore" / "journal").exists(), trial.where()
     assert end_of(trial) != before, trial.where()

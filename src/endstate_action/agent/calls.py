@@ -7,7 +7,7 @@ that a dead attempt left without an outcome.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from endstate_action.agent.observe import Observer, PutBack
 from endstate_action.agent.settle import Action, Content, Found, Pending, Settlement, answer, decide, rolled_back
@@ -24,7 +24,17 @@ from endstate_action.effects import EffectClass, Probe, content_digest, idempote
 from endstate_action.errors import EndstateError, Interrupted
 from endstate_action.messages import is_blank, scrub
 from endstate_action.state.fold import Requested
-from endstate_action.state.records import Finished, Observed, Record, RolledBack, Settled, Started, StartEnded, Status
+from endstate_action.state.records import (
+    Finished,
+    Observed,
+    Record,
+    RollBackBegun,
+    RolledBack,
+    Settled,
+    Started,
+    StartEnded,
+    Status,
+)
 from endstate_action.state.session import Session
 from endstate_action.system.files import Workspace
 from endstate_action.system.redaction import Secrets
@@ -141,7 +151,17 @@ class Calls:
         """
         root = self._started_last(asked).root or ""
         self.guard()
+        cut = self.session.state.cut_roll_back(asked.place)
+        kept, refs = self.observer.before_roll_back()
+        if kept != root:
+            # On record before it is replaced: killed from here on, the next attempt still names it.
+            self.session.append(RollBackBegun(asked.step, asked.index, self.epoch, kept, refs, self.clock()))
         put_back = self.observer.roll_back(root)
+        if cut is not None and cut.kept != put_back.restored.kept:
+            earlier = self.observer.put_back(cut, put_back.restored)
+            if earlier is not None and put_back.restored.kept is not None:
+                self.emit(replace(earlier, restored=replace(earlier.restored, reasons=())))
+            put_back = earlier if earlier is not None and put_back.restored.kept is None else put_back
         restored = put_back.restored
         record = RolledBack(
             asked.step,

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
 from endstate_action.effects import EffectClass
 from endstate_action.errors import SnapshotDamaged
 from endstate_action.state.fold import State
-from endstate_action.state.records import Observed
+from endstate_action.state.records import Observed, RollBackBegun
 from endstate_action.state.snapshot import Restored, Snapshot
 from endstate_action.system.tree import Change, Entry, Kind, Scan, StatCache, diff, display, scan
 
@@ -46,6 +46,8 @@ class Snapshots(Protocol):
     def take(self, *, full_rehash: bool = False) -> Snapshot: ...
 
     def confirm(self, root: str) -> None: ...
+
+    def before_restore(self) -> str: ...
 
     def restore(self, root: str, *, keep: bool = True) -> Restored: ...
 
@@ -126,6 +128,26 @@ class Observer:
             return False
         return True
 
+    def before_roll_back(self) -> tuple[str, Mapping[str, str]]:
+        """The snapshot of what a roll-back would replace, and where the repository's refs lead."""
+        if self._snapshots is None:
+            raise SnapshotDamaged("There are no snapshots here. Nothing was changed.")
+        return self._snapshots.before_restore(), self._refs()
+
+    def put_back(self, begun: RollBackBegun, restored: Restored) -> PutBack | None:
+        """What a roll-back that was killed after it began has replaced, now that it is done; None on another machine.
+
+        Args:
+            restored: of the roll-back that went on.
+        """
+        if self._snapshots is None:
+            return None
+        try:
+            replaced = self._snapshots.replaced(begun.kept, restored.root)
+        except SnapshotDamaged:
+            return None
+        return PutBack(replace(restored, kept=begun.kept), replaced, moved(begun.refs, self._refs()))
+
     def roll_back(self, root: str) -> PutBack:
         """Put the workspace back; what it replaces is kept as a snapshot, named in the result.
 
@@ -177,8 +199,13 @@ class Observer:
 
 
 def moved(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """Refs that are gone or lead elsewhere, and what they named."""
-    return {name: named for name, named in before.items() if now.get(name) != named}
+    """Refs that are gone or lead elsewhere, and what they named. A stash may just have another number."""
+    left = set(now.values())
+    return {
+        name: named
+        for name, named in before.items()
+        if now.get(name) != named and not (name.startswith("stash@") and named in left)
+    }
 
 
 def was_killed_in_opaque_call(state: State) -> bool:

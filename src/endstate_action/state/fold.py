@@ -23,6 +23,7 @@ from endstate_action.state.records import (
     Prompt,
     Record,
     Replied,
+    RollBackBegun,
     RolledBack,
     Settled,
     Spent,
@@ -78,6 +79,7 @@ class State:
     compacted_at_reply: Compacted | None = None
     """The one that held when the last reply was asked for."""
     observed: Observed | None = None
+    rolling_back: list[RollBackBegun] = field(default_factory=list)
     rolled_back: list[RolledBack] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
     to_deliver: list[ToDeliver] = field(default_factory=list)
@@ -186,13 +188,13 @@ class State:
                 return f"it is told after step {record.after_step}, of {steps}"
             case Compacted() if not self._compacted_until < record.through_step <= steps:
                 return f"it is of {record.through_step} steps, of {steps}"
-            case StartEnded() | RolledBack() if (record.step, record.index) not in self.started:
+            case StartEnded() | RollBackBegun() | RolledBack() if (record.step, record.index) not in self.started:
                 return "no such call was started"
             case Settled() if self._id_at(record.step, record.index) != record.call_id:
                 return "no such call was asked for"
             case Ended() | ToDeliver() | Delivering() | Delivered() if not 0 <= record.task <= self.task:
                 return f"there is no task {record.task}"
-            case StartEnded() | Settled() | RolledBack() | Ended() | Delivering() | Delivered() if (
+            case StartEnded() | Settled() | RollBackBegun() | RolledBack() | Ended() | Delivering() | Delivered() if (
                 not 0 < record.epoch <= self._newest_epoch
             ):
                 return f"attempt {record.epoch} has not begun"
@@ -228,6 +230,12 @@ class State:
         """Whether it is part of the conversation, or waits to be."""
         return self.has_prompt(prompt_id) or any(a.asked and a.asked[0] == prompt_id for a in self.attempts)
 
+    def cut_roll_back(self, place: tuple[int, int]) -> RollBackBegun | None:
+        """The roll-back of an earlier attempt that was begun for the call and is not on record as done."""
+        begun = [r for r in self.rolling_back if (r.step, r.index) == place]
+        done = [r.epoch for r in self.rolled_back if (r.step, r.index) == place]
+        return begun[-1] if begun and begun[-1].epoch > max(done, default=0) else None
+
     def is_settled_in(self, epoch: int, place: tuple[int, int]) -> bool:
         return ("settled", *place, epoch) in self._by_key
 
@@ -253,6 +261,8 @@ class State:
                 self.compacted = record
             case Observed():
                 self.observed = record
+            case RollBackBegun():
+                self.rolling_back.append(record)
             case RolledBack():
                 self.rolled_back.append(record)
             case Ended():

@@ -116,6 +116,12 @@ def _bound(bound: Any) -> Any:
     return bound
 
 
+def _refs(refs: Any) -> Any:
+    if not _only(str, refs.values()):
+        raise ValueError("what a ref of it names is no id")
+    return refs
+
+
 def _process(process: Any) -> Any:
     number, checkpoint = process.get("run_attempt"), process.get("restored_from")
     if type(checkpoint) not in (str, NoneType) or not (number is None or (type(number) is int and number > 0)):
@@ -161,6 +167,7 @@ _FIELDS: Mapping[str, tuple[_Types, _Reader | None]] = {
     "Mapping[str, Any]": (_OBJECT, None),
     "Mapping[int, str] | None": ((dict, NoneType), _denied),
     "Bound": (_OBJECT, _bound),
+    "Refs": (_OBJECT, _refs),
     "Process": (_OBJECT, _process),
     "PlannedCommit | None": ((dict, NoneType), _commit),
 }

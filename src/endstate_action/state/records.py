@@ -26,6 +26,7 @@ Asked: TypeAlias = tuple[str, str]
 """Id and text of a prompt."""
 # What these hold is looked at by their names (`state.forms`).
 Bound: TypeAlias = Mapping[str, Any]
+Refs: TypeAlias = Mapping[str, str]
 Contract: TypeAlias = Mapping[str, str]
 Process: TypeAlias = Mapping[str, Any]
 PlannedCommit: TypeAlias = Mapping[str, Any]
@@ -268,6 +269,22 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
+class RollBackBegun:
+    """A roll-back is about to replace what is in the snapshot `kept`; `refs` are where the repository's led by then."""
+
+    kind: ClassVar[str] = "roll_back_begun"
+    step: int
+    index: int
+    epoch: int
+    kept: str
+    refs: Refs
+    at: float
+
+    def key(self) -> Key:
+        return (self.step, self.index, self.epoch)
+
+
+@dataclass(frozen=True, slots=True)
 class RolledBack:
     """The workspace was put back to `root`; what it replaced is the snapshot `kept`."""
 
@@ -362,6 +379,7 @@ Record: TypeAlias = (
     | Finished
     | Compacted
     | Observed
+    | RollBackBegun
     | RolledBack
     | Ended
     | ToDeliver
@@ -372,7 +390,7 @@ _CLASSES: dict[str, type[Any]] = {
     c.kind: c
     for c in (
         Begun, Frozen, Attempt, Prompt, Note, Replied, Spent,
-        Started, StartEnded, Settled, Finished, Compacted, Observed, RolledBack, Ended,
+        Started, StartEnded, Settled, Finished, Compacted, Observed, RollBackBegun, RolledBack, Ended,
         ToDeliver, Delivering, Delivered,
     )
 }  # fmt: skip

@@ -192,6 +192,15 @@ class Repository:
         listed = self._git.out("for-each-ref", "--format=%(refname) %(objectname)", *_OWN_REFS)
         return dict(line.rsplit(" ", 1) for line in text(listed).splitlines())
 
+    def tips(self) -> dict[str, str]:
+        """`refs`, and what else has a name alone to keep it: older stashes, and HEAD where it is on no branch."""
+        found, head = self.refs(), self.head()
+        if head.ref is None and head.commit is not None:
+            found["HEAD"] = head.commit
+        stashed = self._git.ask("log", "-g", "--format=%H", "refs/stash", "--") if "refs/stash" in found else None
+        older = text(stashed or b"").split()[1:]
+        return found | {f"stash@{{{number}}}": name for number, name in enumerate(older, start=1)}
+
     def paths_at(self, commit: str) -> set[bytes]:
         """All files of a commit."""
         return set(split(self._git.out("ls-tree", "-r", "-z", "--name-only", "--full-tree", commit)))

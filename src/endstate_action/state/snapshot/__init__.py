@@ -149,6 +149,12 @@ class SnapshotStore:
         self._remember()
         return taken
 
+    def before_restore(self) -> str:
+        """The root of what a restore would replace now, durable when this returns."""
+        taken = self._present()
+        self._note_time(taken, again=False)
+        return taken.root
+
     def is_at(self, root: str) -> bool:
         """Whether the workspace is what the snapshot holds, apart from what that left out."""
         same = self._take(load(self._objects, root).meta).root == root
@@ -210,9 +216,7 @@ class SnapshotStore:
         return self._restore(load(self._objects, journal.root), journal, keep=True) if journal else None
 
     def _restore(self, target: Content, begun: Journal | None, *, keep: bool) -> Restored:
-        taken = self._present()
-        self._note_time(taken, again=False)
-        present = load(self._objects, taken.root)
+        present = load(self._objects, self.before_restore())
         differences = list(compare(self._objects, present, target))
         self._check(target, differences)
         is_same = not differences and present.git == target.git

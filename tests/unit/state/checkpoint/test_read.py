@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tracemalloc
 import zlib
 from dataclasses import replace
 
@@ -189,7 +190,12 @@ def test_rows_that_unpack_to_more_than_they_say_are_not_unpacked():
     bomb = zlib.compress(b"\0" * 50_000_000)
     manifest, _, pack = stored.content(stored.keys[0])
     stored.forge(stored.keys[0], replace(manifest, packed_bytes=len(bomb)).encode(), bomb, pack)
-    assert "not as long" in rejected(stored.open(), "damaged")
+    tracemalloc.start()
+    try:
+        assert "not as long" in rejected(stored.open(), "damaged")
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
