@@ -32,6 +32,7 @@ from endstate_action.system.git import discover
 from endstate_action.system.tree import scan
 from endstate_action.workplace import Workplace
 from tests.support.command import Ran, bash, begin, calls, endstate, script, wait_for
+from tests.support.own_disk import on_a_disk_of_its_own
 from tests.support.repos import Repo
 
 pytestmark = pytest.mark.slow
@@ -198,6 +199,71 @@ def test_a_directory_that_can_never_be_a_store_ends_the_run_at_once_unspent(
     assert time.monotonic() - began < 40, "nothing of this is tried again for a minute"
     assert not (place.workspace / "a.txt").exists()
     assert not (place.path / "not").exists()
+
+
+FULL = """
+import os, sys, time
+from pathlib import Path
+from tests.cli.test_store import WRITE, Place
+from tests.support.command import bash, calls
+
+place, when = Place(Path(sys.argv[1]), machine=1), sys.argv[2]
+disk, filler = place.path / "disk", place.path / "disk" / "filler"
+store = f"dir:{disk / 'store'}"
+stat = os.statvfs(disk)
+page = stat.f_bsize
+fill = f"head -c {{}} /dev/zero > {filler}"
+place.replies = [calls(WRITE), calls(bash(fill.format(stat.f_blocks * page))), calls(WRITE), {"text": "done"}]
+if when != "later":
+    # A claim takes one block, a checkpoint more.
+    filler.write_bytes(bytes((stat.f_blocks - (when == "checkpoint")) * page))
+    place.replies = [calls(WRITE), {"text": "done"}]
+began = time.monotonic()
+ran = place.run("do it", *sys.argv[3:], store=store)
+print(ran.err, file=sys.stderr)
+assert time.monotonic() - began < 30, "somebody has waited for room"
+print("exit", ran.code, *sorted(path.name[0] for path in disk.glob("store/es1/*/*")))
+if when == "claim":
+    filler.unlink()
+    assert place.run("do it", *sys.argv[3:], store=store).code == 0
+"""
+MADE_ROOM = "Make room in"
+
+
+@pytest.mark.parametrize("options", [(), ("--require-durable",)], ids=["", "required"])
+def test_a_full_disk_under_the_store_ends_the_run_at_once_unspent(place: Place, options: tuple[str, ...]) -> None:
+    done = on_a_disk_of_its_own(place.path / "disk", "size=256k", FULL, place.path, "claim", *options)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "exit 2\n", done.stderr
+    assert "disk/store: No space left on device. Nothing was run and nothing was spent." in done.stderr
+    assert f"{MADE_ROOM} {place.path}/disk/store" in done.stderr
+
+
+def test_a_disk_that_is_full_before_the_first_checkpoint_ends_a_run_that_requires_it(place: Place) -> None:
+    disk = place.path / "disk"
+
+    done = on_a_disk_of_its_own(disk, "size=256k", FULL, place.path, "checkpoint", "--require-durable")
+
+    assert (done.returncode, done.stdout) == (0, "exit 2 e\n"), done.stderr
+    assert "No space left on device. With require-durable, nothing was run or spent." in done.stderr
+    assert f"{MADE_ROOM} {disk}/store" in done.stderr
+    assert not (place.workspace / "a.txt").exists()
+
+
+@pytest.mark.parametrize("when", ["checkpoint", "later"])
+def test_a_run_goes_on_over_a_full_disk_and_says_so_without_a_wait(place: Place, when: str) -> None:
+    disk = place.path / "disk"
+
+    done = on_a_disk_of_its_own(disk, "size=256k", FULL, place.path, when)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("exit 0"), done.stderr
+    assert ("c" in done.stdout.split()) == (when == "later")
+    rest = "what was recorded since is on this machine only" if when == "later" else "all is on this machine only"
+    assert f"The last one was not stored, so {rest}: {disk}/store: No space left on device" in done.stderr
+    assert f"{MADE_ROOM} {disk}/store" in done.stderr
+    assert (place.workspace / "a.txt").exists()
 
 
 def test_a_store_named_from_one_directory_is_found_from_another(place: Place) -> None:

@@ -32,6 +32,27 @@ ROWS: tuple[Mutant, ...] = (
         tests=("tests/unit/state/stores/test_directory.py::test_what_belongs_to_another_user_is_refused",),
     ),
     Mutant(
+        name="dir-full",
+        guard="Nobody waits for room on a full disk under a directory store",
+        file="src/endstate_action/state/stores/directory.py",
+        old="        if error.errno in _FULL:\n",
+        new="        if False:\n",
+        tests=(
+            "tests/cli/test_store.py::test_a_full_disk_under_the_store_ends_the_run_at_once_unspent[required]",
+            "tests/cli/test_store.py::test_a_disk_that_is_full_before_the_first_checkpoint_ends_a_run_that_requires_it",
+        ),
+    ),
+    Mutant(
+        name="room-made-later",
+        guard="Where room is made while a run goes on, its checkpoints are stored again",
+        file="src/endstate_action/state/uploader.py",
+        old="outcome.is_final and not outcome.may_pass",
+        new="outcome.is_final",
+        tests=(
+            "tests/unit/state/test_uploader.py::test_a_store_with_no_room_is_waited_for_by_nobody_and_tried_again_later",
+        ),
+    ),
+    Mutant(
         name="dir-no-link",
         guard="No directory of a directory store is reached through a link",
         file="src/endstate_action/state/stores/directory.py",

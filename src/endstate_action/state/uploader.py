@@ -97,6 +97,7 @@ class NotShipped:
 
     Args:
         is_final: trying again will not help.
+        may_pass: unless somebody does something about it meanwhile, for which nobody waits.
         is_ours: it is not the store but what is recorded: trying again helps once that has changed.
         has_secret: and that is a secret in it, which no other machine would find otherwise.
         wait_s: the store wants to be left alone for so long.
@@ -105,6 +106,7 @@ class NotShipped:
     reason: str
     remedy: str = ""
     is_final: bool = False
+    may_pass: bool = False
     is_ours: bool = False
     has_secret: bool = False
     wait_s: float = 0.0
@@ -252,7 +254,8 @@ class Uploader:
     def _pause_after(self, outcome: Shipped | NotShipped, took_s: float, *, is_periodic: bool) -> float | None:
         """Seconds until the next one that is not urgent; None where there will be none at all."""
         if isinstance(outcome, NotShipped):
-            return None if outcome.is_final else max(_BACK_OFF_S[-1], outcome.wait_s, took_s)
+            is_over = outcome.is_final and not outcome.may_pass
+            return None if is_over else max(_BACK_OFF_S[-1], outcome.wait_s, took_s)
         wait = self._pace.wait_s(self._periodic)
         self._periodic += is_periodic
         # What is urgent is exempt from their number.
@@ -343,8 +346,8 @@ class _Errand(threading.Thread):
 
 def _why(answer: Put) -> NotShipped:
     match answer:
-        case Denied(reason, remedy):
-            return NotShipped(reason, remedy, is_final=True)
+        case Denied(reason, remedy, may_pass):
+            return NotShipped(reason, remedy, is_final=True, may_pass=may_pass)
         case RateLimited(seconds):
             return NotShipped(f"the store asks to wait {seconds:.0f} s", wait_s=seconds)
         case Unavailable(reason):

@@ -13,7 +13,7 @@ import pytest
 from endstate_action.errors import Interrupted, StateError
 from endstate_action.state import uploader as uploader_module
 from endstate_action.state.checkpoint.build import Built
-from endstate_action.state.stores.base import Put, StoreUnreadable
+from endstate_action.state.stores.base import Denied, Put, StoreUnreadable
 from endstate_action.state.uploader import CACHE_PACE, EAGER, NotShipped, Pace, Shipped, Uploader
 from tests.support.checkpoints import LINEAGE, Journal, builder
 from tests.support.memory_store import Fault, MemoryStore
@@ -39,6 +39,21 @@ class SlowStore(MemoryStore):
             return super().put(key, data, timeout_s=timeout_s, drop=drop)
         finally:
             self.in_flight.remove(key)
+
+
+class FullStore(MemoryStore):
+    """Takes nothing until somebody has made room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = True
+        self.asked = 0
+
+    def put(self, key: str, data: bytes, *, timeout_s: float, drop: Collection[str] = ()) -> Put:
+        self.asked += 1
+        if self.is_full:
+            return Denied("it is full", "Make room.", may_pass=True)
+        return super().put(key, data, timeout_s=timeout_s, drop=drop)
 
 
 class Clock:
@@ -176,6 +191,20 @@ def test_a_store_that_denies_is_not_asked_again():
     uploader.offer(urgent=True)
     time.sleep(0.05)
     assert puts(store) == 2
+
+
+def test_a_store_with_no_room_is_waited_for_by_nobody_and_tried_again_later(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(uploader_module, "_BACK_OFF_S", (0.1,))
+    journal, store = Journal(), FullStore()
+    uploader = uploading(journal, store)
+    outcome = uploader.ship(60)
+    assert outcome == NotShipped("it is full", "Make room.", is_final=True, may_pass=True)
+    assert store.asked == 1
+    uploader.offer()
+    wait_until(lambda: store.asked >= 3)
+    store.is_full = False
+    wait_until(lambda: uploader.newest)
+    assert uploader.problem is None
 
 
 def test_what_cannot_be_built_is_answered_at_once_since_waiting_changes_nothing():

@@ -34,10 +34,14 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The store does not let us write; asking again will not help. `remedy` is what a person can do."""
+    """The store does not let us write; asking again will not help. `remedy` is what a person can do.
+
+    Where it `may_pass`, somebody may do that while we run: nobody waits for it, and what comes later is tried anew.
+    """
 
     reason: str
     remedy: str = ""
+    may_pass: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.ENOTSUP, e
 _NO_FILE = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO})
 # Waiting changes none of these.
 _FINAL = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.EISDIR})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _REMEDY = "Make it a directory that is yours and writable, with all in it, or name another one by `store`: dir:PATH."
 
 
@@ -194,6 +195,9 @@ class DirectoryStore:
             return Unavailable(reason)
         if error.errno in _FINAL:
             return Denied(reason, _REMEDY)
+        if error.errno in _FULL:
+            # Room is made by a person: whoever waits for it waits in vain, but a later object may fit.
+            return Denied(reason, f"Make room in {self.path}, or name another one by `store`: dir:PATH.", may_pass=True)
         return Unavailable(reason, is_doubtful=False)
 
     def _asked(self, timeout_s: float, question: Callable[[], _T]) -> _T:

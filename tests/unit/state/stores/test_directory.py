@@ -115,8 +115,8 @@ def test_what_belongs_to_another_user_is_refused(store, place, whole):
     [
         (errno.EROFS, Denied, None),
         (errno.EACCES, Denied, None),
-        (errno.ENOSPC, Unavailable, False),
-        (errno.EDQUOT, Unavailable, False),
+        (errno.ENOSPC, Denied, None),
+        (errno.EDQUOT, Denied, None),
         (errno.EIO, Unavailable, False),
         (errno.ESTALE, Unavailable, False),
     ],
