@@ -66,6 +66,7 @@ OUTPUTS = {
     "input-tokens": "tokens sent for this task, cached ones included",
     "output-tokens": "tokens received for this task",
     "cost-usd": "US dollars of this task over all attempts, as text; null where a price is unknown",
+    "spent-at-least": "whether steps, tokens and cost may have been more: an attempt left no end on record, or nothing",
     "settlements": "calls that a resume had to settle: list of `step`, `call`, `attempt`, `action`, `reason`",
     "refused-calls": "how many calls of this task were denied or refused",
 }
@@ -113,7 +114,8 @@ EXIT = """\
 
 One table for every command.
 With `--json`, a failure prints an object too: `conclusion`, `error`, `hint`, `exit-code`, where an attempt had begun \
-`session-id` and `attempt`, after its first step `steps` and `cost-usd`, and for a mismatch `differences`.
+`session-id` and `attempt`, after its first step `steps`, `cost-usd` and `spent-at-least`, and for a mismatch \
+`differences`.
 
 {table}
 

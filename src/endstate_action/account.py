@@ -13,7 +13,14 @@ from endstate_action.ci import evidence as told
 from endstate_action.shipper import Departed
 from endstate_action.state.fold import State
 from endstate_action.state.records import FORMAT, Attempt, Ended
-from endstate_action.state.totals import as_text, effects_started, total_cost, total_usage
+from endstate_action.state.totals import (
+    as_text,
+    attempts_of_task,
+    effects_started,
+    may_have_lost,
+    total_cost,
+    total_usage,
+)
 from endstate_action.system.names import display
 from endstate_action.system.published import Published
 
@@ -76,7 +83,7 @@ def account(state: State, around: Around) -> told.Evidence:
         run_url=around.run_url,
         asked_in=state.begun.bound.get("asked-in"),
         compare_url=around.compare_url,
-        attempts=tuple(_attempt(state, attempt) for attempt in _attempts_of_task(state)),
+        attempts=tuple(_attempt(state, attempt) for attempt in attempts_of_task(state)),
         delivered_by=around.epoch if around.epoch is not None and around.epoch > state.epoch else None,
         trees=told.Trees(
             base_commit=state.begun.bound.get("base"),
@@ -121,7 +128,7 @@ def account(state: State, around: Around) -> told.Evidence:
             input_tokens=usage.context_tokens,
             output_tokens=usage.output_tokens,
             usd=as_text(cost),
-            at_least=_may_have_lost(state),
+            at_least=may_have_lost(state),
         ),
         outside_effects=effects_started(state) if around.effects is None else around.effects,
         fingerprint=_fingerprint(state),
@@ -140,12 +147,6 @@ def account(state: State, around: Around) -> told.Evidence:
 def moment(at: float) -> str:
     """`YYYY-MM-DDTHH:MM:SSZ`"""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
-
-
-def _attempts_of_task(state: State) -> list[Attempt]:
-    """Those that worked on the task at hand: an attempt that ended an earlier one did not."""
-    earlier = max((e.epoch for e in state.ended if e.task < state.task), default=0)
-    return [a for a in state.attempts if a.epoch > earlier] or state.attempts[-1:]
 
 
 def _attempt(state: State, attempt: Attempt) -> told.Attempt:
@@ -168,12 +169,6 @@ def _where(state: State, attempt: Attempt) -> str:
     """How far it came, as far as is known."""
     done = sum(f.epoch <= attempt.epoch for f in state.finished.values())
     return f"after call {done}" if done else "before its first call"
-
-
-def _may_have_lost(state: State) -> bool:
-    """Whether an attempt died without its end on record, or left nothing at all: what it spent may be on no record."""
-    ends = {e.epoch for e in state.ended}
-    return state.begun.bound.get("begun-anew") is True or any(a.epoch not in ends for a in state.attempts[:-1])
 
 
 def _fingerprint(state: State) -> told.Fingerprint:

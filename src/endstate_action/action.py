@@ -983,7 +983,7 @@ def _path(file: Path | None) -> str | None:
 
 def _as_told(outputs: Mapping[str, Any]) -> dict[str, Any]:
     """The outputs of a run as a workflow gets them: text, and counts in the place of lists of calls."""
-    told = {name: value for name, value in outputs.items() if name != "reason"}
+    told = {name: value for name, value in outputs.items() if name not in ("reason", "spent-at-least")}
     changed = told.get("changed-files")
     told["changed-files"] = None if changed is None else "\n".join(changed)
     told["settlements"] = len(told.get("settlements") or ())

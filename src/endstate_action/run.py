@@ -65,7 +65,7 @@ from endstate_action.state.snapshot import SnapshotStore
 from endstate_action.state.snapshot.layout import format_of
 from endstate_action.state.stores.base import StoreUnusable
 from endstate_action.state.stores.choice import parse_store
-from endstate_action.state.totals import as_text, unrecorded_effects
+from endstate_action.state.totals import as_text, may_have_lost, unrecorded_effects
 from endstate_action.state.uploader import NotShipped, Uploader
 from endstate_action.successor import Found, Successor, find_session, local_state
 from endstate_action.system import git
@@ -1134,6 +1134,7 @@ def outputs(
         "input-tokens": result.usage.context_tokens,
         "output-tokens": result.usage.output_tokens,
         "cost-usd": as_text(result.cost_usd),
+        "spent-at-least": may_have_lost(state),
         "settlements": [
             {"step": s.step, "call": s.index + 1, "attempt": s.epoch, "action": s.action, "reason": s.reason}
             for s in result.settlements

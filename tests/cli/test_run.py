@@ -185,6 +185,8 @@ def test_a_run_killed_in_the_middle_is_resumed_and_ends_in_the_same_tree(workspa
     assert (workspace / "a.txt").read_text() == "x\ny\n"
     assert [s["action"] for s in ran.json["settlements"]] == ["refuse"]
     assert ran.json["refused-calls"] == 1
+    assert ran.json["spent-at-least"]
+    assert "· at least $0.00 ·" in ran.err
 
 
 def test_what_a_killed_run_left_running_is_ended_by_the_resume(workspace: Path, tmp_path: Path) -> None:
@@ -238,6 +240,23 @@ def test_an_interrupted_attempt_says_how_far_it_came(workspace: Path, tmp_path: 
     told = json.loads(out)
     assert (told["conclusion"], told["steps"], told["cost-usd"], told["attempt"]) == ("interrupted", 2, "0", 1)
     assert b"interrupted \xc2\xb7 attempt 1 \xc2\xb7 2 steps \xc2\xb7 $0.00" in err
+
+
+def test_an_interrupted_attempt_does_not_call_all_what_a_killed_one_spent(workspace: Path, tmp_path: Path) -> None:
+    markers = [tmp_path / "first", tmp_path / "second"]
+    stuck = [calls(bash(f"echo $$ > {marker}; sleep 300")) for marker in markers]
+    playing = script(workspace, calls(WRITE), *stuck, {"text": "done"})
+    killed = begin(workspace, "run", "do it", *playing)
+    wait_for(markers[0])
+    killed.kill()
+    killed.communicate()
+    process = begin(workspace, "run", "--resume", "--json", *playing)
+    wait_for(markers[1])
+    process.terminate()
+    out, err = process.communicate(timeout=30)
+
+    assert json.loads(out)["spent-at-least"] is True
+    assert "interrupted · attempt 2 · 3 steps · at least $0.00" in err.decode()
 
 
 def test_a_budget_stops_with_its_name_and_a_higher_one_goes_on(workspace: Path) -> None:

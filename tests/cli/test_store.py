@@ -436,6 +436,23 @@ def test_a_restore_that_is_no_dry_run_points_to_resume(place: Place) -> None:
     assert "--resume" in ran.err
 
 
+def test_what_an_attempt_spent_that_is_not_on_record_is_not_called_all(place: Place) -> None:
+    """Its checkpoints are sealed with another key, so that nothing tells of it but the number that is missing."""
+    place.replies = [calls(WRITE), calls(WRITE), calls(WRITE), {"text": "done"}]
+    first = place.run("do it", "--max-steps", "1")
+    assert "· $0.00 ·" in first.err
+    session = place.session()
+    second = place.run("--resume", "--max-steps", "2", "--json", env={"ENDSTATE_STATE_KEY": "another-secret-as-long"})
+    assert (second.code, second.json["attempt"], second.json["spent-at-least"]) == (1, 2, False), second.err
+    place.clone()
+
+    third = place.run("--resume", "--session", session, "--json")
+
+    assert (third.code, third.json["attempt"], third.json["spent-at-least"]) == (0, 3, True), third.err
+    assert "· at least $0.00 ·" in third.err
+    assert [a.epoch for a in place.state().attempts] == [1, 3]
+
+
 # What cannot be used
 
 

@@ -66,6 +66,32 @@ def test_an_attempt_that_was_asked_to_stop_was_interrupted(session: Session) -> 
     assert not evidence.spent.at_least
 
 
+def test_a_number_without_an_attempt_is_one_whose_spending_is_not_known(session: Session) -> None:
+    evidence = told(
+        session, attempt(1), Prompt("p", "Do.", 1, 0, 1.0), Ended(1, 1, "interrupted", "SIGINT", 2.0), attempt(3),
+        Ended(3, 1, "success", "", 3.0),
+    )  # fmt: skip
+    assert evidence.spent.at_least
+
+
+def test_what_was_lost_in_an_earlier_task_is_none_of_the_later(session: Session) -> None:
+    evidence = told(
+        session, attempt(1), Prompt("p", "Do.", 1, 0, 1.0), attempt(2), reply(1, 2), Ended(2, 1, "success", "", 2.0),
+        attempt(3), Prompt("q", "Do more.", 2, 1, 3.0), reply(2, 3), Ended(3, 2, "success", "", 4.0),
+    )  # fmt: skip
+    assert [a.epoch for a in evidence.attempts] == [3]
+    assert not evidence.spent.at_least
+
+
+def test_a_number_between_two_tasks_is_not_counted_as_spent_for_the_later(session: Session) -> None:
+    """Who says a finished result again takes a number too, and spends nothing."""
+    evidence = told(
+        session, attempt(1), Prompt("p", "Do.", 1, 0, 1.0), reply(1, 1), Ended(1, 1, "success", "", 2.0), attempt(3),
+        Prompt("q", "Do more.", 2, 1, 3.0), reply(2, 3), Ended(3, 2, "success", "", 4.0),
+    )  # fmt: skip
+    assert not evidence.spent.at_least
+
+
 @pytest.mark.parametrize(
     ("conclusion", "ended"),
     [

@@ -61,7 +61,7 @@ from endstate_action.state.records import (
     Spent,
 )
 from endstate_action.state.session import Session
-from endstate_action.state.totals import total_cost, total_usage, unpriced_model
+from endstate_action.state.totals import may_have_lost, total_cost, total_usage, unpriced_model
 from endstate_action.system.files import Workspace
 from endstate_action.system.redaction import Secrets
 from endstate_action.system.signals import Interrupts, TimeIsUp
@@ -111,6 +111,8 @@ class AttemptBegan:
     epoch: int
     resumed: bool
     pending: int
+    may_have_lost: bool = False
+    """Whether what is spent may be more than what is on record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +268,8 @@ class AgentLoop:
         resumed = self._state.epoch > 0
         self._deadline = self._clock() + self._limits.max_minutes * 60
         self._session.append(self._attempt_record(accepted, asked))
-        self._emit(AttemptBegan(self._session.id, self._state.epoch, resumed, len(self._state.pending)))
+        state = self._state
+        self._emit(AttemptBegan(self._session.id, state.epoch, resumed, len(state.pending), may_have_lost(state)))
         try:
             return self._conclude(*self._work())
         except TimeIsUp:

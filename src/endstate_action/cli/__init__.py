@@ -73,6 +73,7 @@ class _Begun:
     """The newest that it finished; 0 before the first."""
     cost_usd: str | None = None
     """As the outputs have it; None where a price is unknown."""
+    may_have_lost: bool = False
     is_running: bool = False
     given: dict[str, str] = field(default_factory=dict)
     """Of the options that were given, those that no session keeps, by name: each as it is typed."""
@@ -80,12 +81,14 @@ class _Begun:
     def to_json(self) -> dict[str, Any]:
         if self.session is None:
             return {}
-        spent = {"steps": self.steps, "cost-usd": self.cost_usd} if self.steps else {}
-        return {"session-id": self.session, "attempt": self.attempt, **spent}
+        begun = {"session-id": self.session, "attempt": self.attempt}
+        if not self.steps:
+            return begun
+        return begun | {"steps": self.steps, "cost-usd": self.cost_usd, "spent-at-least": self.may_have_lost}
 
     @property
     def spent(self) -> str:
-        return f"{count_of(self.steps, 'step')} · {_money(self.cost_usd)}"
+        return f"{count_of(self.steps, 'step')} · {_money(self.cost_usd, self.may_have_lost)}"
 
     def hint(self, hint: str) -> str:
         """It must not lead to another session than the one at hand."""
@@ -212,8 +215,10 @@ def _conclusion(error: EndstateError) -> str:
     return ending(error.exit_code).conclusion
 
 
-def _money(usd: SupportsFloat | str | None) -> str:
-    return "cost unknown" if usd is None else f"${float(usd):.2f}"
+def _money(usd: SupportsFloat | str | None, may_have_lost: bool) -> str:
+    if usd is None:
+        return "cost unknown"
+    return f"{'at least ' if may_have_lost else ''}${float(usd):.2f}"
 
 
 def _defect(error: Exception, as_json: bool) -> int:
@@ -500,7 +505,7 @@ def _show(report: Report, as_json: bool) -> None:
     idle = f" · {count_of(report.calls_not_run, 'call')} not run" if report.calls_not_run else ""
     refused = f" · {count_of(result.refused_calls, 'call')} refused" if result.refused_calls else ""
     _say(f"{result.conclusion}{printable(why)} · {count_of(result.attempt, 'attempt')} · {steps}{failed}{idle}"
-         f"{refused} · {_money(result.cost_usd)} · tree {outputs['tree-hash']}")  # fmt: skip
+         f"{refused} · {_money(result.cost_usd, outputs['spent-at-least'])} · tree {outputs['tree-hash']}")  # fmt: skip
     if report.departed:
         _say_departed(report.departed)
     if result.conclusion == "stopped":
@@ -580,6 +585,7 @@ class _Lines:
                     _say(f"sandbox: {event.sandbox} ({printable(event.note)})")
             case AttemptBegan():
                 _begun.session, _begun.attempt = event.session, event.epoch
+                _begun.may_have_lost = event.may_have_lost
                 pending = f" · {count_of(event.pending, 'call')} to settle" if event.pending else ""
                 began = f"resumed, attempt {event.epoch}" if event.resumed else "attempt 1"
                 _say(f"session {event.session} · {began}{pending} · sandbox: {self._sandbox} · "
@@ -588,7 +594,7 @@ class _Lines:
             case StepEnded():
                 from endstate_action.state.totals import as_text
 
-                self._cost = _money(event.cost_usd)
+                self._cost = _money(event.cost_usd, _begun.may_have_lost)
                 _begun.steps, _begun.cost_usd = event.step, as_text(event.cost_usd)
                 if self._is_terminal and not event.calls:
                     _say(f"step {event.step}  answer  {self._cost}")

@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from itertools import pairwise
 
 from endstate_action.messages import Usage
 from endstate_action.state.fold import State
+from endstate_action.state.records import Attempt
+
+
+def attempts_of_task(state: State) -> list[Attempt]:
+    """Those that worked on the task at hand: an attempt that ended an earlier one did not."""
+    earlier = max((e.epoch for e in state.ended if e.task < state.task), default=0)
+    return [a for a in state.attempts if a.epoch > earlier] or state.attempts[-1:]
+
+
+def may_have_lost(state: State) -> bool:
+    """Whether an attempt died without its end on record, or left nothing at all: what it spent may be on no record."""
+    attempts, ends = attempts_of_task(state), {e.epoch for e in state.ended}
+    if state.begun.bound.get("begun-anew") is True or any(a.epoch not in ends for a in attempts[:-1]):
+        return True
+    # Whose checkpoints did not open, or were never stored, has left its number alone. Before a task's first attempt a
+    # number may be that of one that only said an earlier result again.
+    return any(later.epoch - earlier.epoch > 1 for earlier, later in pairwise(attempts))
 
 
 def total_cost(state: State) -> Decimal | None:
