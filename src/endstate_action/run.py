@@ -804,7 +804,8 @@ class _Story:
         if refs:
             moved = few([f"{short(name)} was {named[:12]}" for name, named in refs.items()], NAMED_AT_MOST)
             self.ports.notice(
-                f"Refs were moved or removed as well: {moved}. `git update-ref NAME COMMIT` has one again."
+                f"Refs were moved or removed as well: {moved}. `git update-ref NAME COMMIT` has one again, "
+                "`git stash store COMMIT` a stash, `git branch NEW COMMIT` what HEAD alone had."
             )
 
     def _shipper(
