@@ -238,6 +238,7 @@ A newer format is refused; an older one is brought forward in a copy, which then
 | `objects/` | snapshots, as plain git objects |
 | `store/` | a bare repository of our own, for the store `git-ref` |
 | `restore.json` | which checkpoint is being restored; only there while one is, or after one was killed |
+| `restored.json` | which session was restored here last, and in which directory: a copy of it elsewhere says nothing |
 | `tmp/` | files on their way into the workspace; emptied by the next run |
 """
 

@@ -945,7 +945,7 @@ class _Asked:
         if not announced.is_kept:
             return render.NOT_KEPT
         if render.is_unread(announced.evidence):
-            return render.LOOK_AGAIN
+            return render.look_again(announced.evidence)
         return "The result is kept: run the job again, or `endstate deliver`."
 
     def _again(self, report: AlreadyDelivered) -> int:

@@ -28,7 +28,7 @@ from endstate_action.state.snapshot.compare import load as load_snapshot
 from endstate_action.state.snapshot.git_graph import Graph
 from endstate_action.state.snapshot.pack import apply, read_head
 from endstate_action.system import own_files
-from endstate_action.system.git_call import Git
+from endstate_action.system.git_call import Git, GitError
 from endstate_action.system.tree import StatCache, scan
 from endstate_action.workplace import Workplace
 
@@ -83,6 +83,32 @@ def unfinished(state: StateDirectory) -> CheckpointKey | None:
     return key
 
 
+def is_half_restored(state: StateDirectory, workspace: Path) -> bool:
+    """Whether a restore was killed in this very directory: its repository had been found to be the session's before.
+
+    Half of it may be what the session made of it, so that git cannot be asked again.
+
+    Raises:
+        StateError: the record of it cannot be read.
+    """
+    if unfinished(state) is None:
+        return False
+    return bool(json.loads(own_files.get(state.restore_log)).get("workspace") == workspace.stat().st_ino)
+
+
+def was_restored_here(state: StateDirectory, workspace: Path, session: str) -> bool:
+    """Whether the last restore in this very directory was of this session."""
+    try:
+        shown = json.loads(own_files.get(state.restored_log))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return bool(shown == _here(workspace, session))
+
+
+def _here(workspace: Path, session: str) -> dict[str, str | int]:
+    return {"session": session, "workspace": workspace.stat().st_ino}
+
+
 def refuse_unfinished(state: StateDirectory) -> None:
     """Raises: StateError: a restore was killed here, so that neither side is to be gone on with."""
     target = unfinished(state)
@@ -117,12 +143,12 @@ def restore(
     refuse_elsewhere(opened, place, sessions, fetch_base)
     confirm()
     before = _noted(place.state) or Before(None, place.refs())
-    _note(place.state, opened, before)
+    _note(place, opened, before)
     snapshots = place.snapshots() if opened.pack is not None and manifest.root else None
     restored = _restore_workspace(opened, place, snapshots) if snapshots else None
     # What was here before the first of several tries is what somebody will look for.
     before = replace(before, kept=before.kept or (restored.kept if restored else None))
-    _note(place.state, opened, before)
+    _note(place, opened, before)
     set_aside = sessions.adopt(manifest.about.session, opened.rows)
     # Everything is read, whatever was remembered here; what is remembered now makes the next look fast.
     cache = StatCache(place.state.cache)
@@ -134,6 +160,8 @@ def restore(
             "Nothing was run.",
             hint="Check that nothing else writes there, then run again: the checkpoint is restored once more.",
         )
+    # A copy of the state directory elsewhere says nothing of the repository there.
+    own_files.put(place.state.restored_log, json.dumps(_here(place.workspace, manifest.about.session)).encode())
     with own_files.directory(place.state.path) as parent:
         own_files.remove(place.state.restore_log.name, parent)
     reasons = restored.reasons if restored else ()
@@ -142,9 +170,10 @@ def restore(
     return Arrived(str(opened.key), tree_hash, kept, reasons, replaced, moved(before.refs, place.refs()), set_aside)
 
 
-def _note(state: StateDirectory, opened: Opened, before: Before) -> None:
-    shown = {"key": str(opened.key), "kept": before.kept, "refs": before.refs}
-    own_files.put(state.restore_log, json.dumps(shown).encode())
+def _note(place: Workplace, opened: Opened, before: Before) -> None:
+    here = _here(place.workspace, opened.manifest.about.session)
+    shown = {"key": str(opened.key), "kept": before.kept, "refs": before.refs, **here}
+    own_files.put(place.state.restore_log, json.dumps(shown).encode())
 
 
 def _noted(state: StateDirectory) -> Before | None:
@@ -181,7 +210,7 @@ def refuse_elsewhere(
 def _bring_base(opened: Opened, place: Workplace, fetch_base: Callable[[str], None], may_write: bool) -> None:
     """Have the base commit at hand: from this repository, from the checkpoint if that stands alone, or fetched."""
     base = place.bound.get("base")
-    if base is None or place.repository is None or place.repository.full_id(base) is not None:
+    if base is None or place.repository is None or _is_here(base, place):
         return
     if opened.pack is not None and read_head(opened.pack).base is None:
         if not may_write:
@@ -192,6 +221,16 @@ def _bring_base(opened: Opened, place: Workplace, fetch_base: Callable[[str], No
             note_base(objects, base)
             return
     fetch_base(base)
+
+
+def _is_here(base: str, place: Workplace) -> bool:
+    try:
+        return place.repository is not None and place.repository.full_id(base) is not None
+    except GitError:
+        # A restore copies it before it makes the repository what the session made of it.
+        if is_half_restored(place.state, place.workspace) and not place.objects().missing([base]):
+            return True
+        raise
 
 
 def _restore_workspace(opened: Opened, place: Workplace, snapshots: SnapshotStore) -> Restored:

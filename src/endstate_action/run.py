@@ -51,7 +51,14 @@ from endstate_action.errors import (
     UnknownSession,
 )
 from endstate_action.messages import Usage
-from endstate_action.restoring import Arrived, refuse_unfinished, unfinished, unreadable_checkout
+from endstate_action.restoring import (
+    Arrived,
+    is_half_restored,
+    refuse_unfinished,
+    unfinished,
+    unreadable_checkout,
+    was_restored_here,
+)
 from endstate_action.shipper import LAST_ON_SIGNAL_S, Departed, Shipper, periodic_before
 from endstate_action.state.checkpoint.build import Builder
 from endstate_action.state.checkpoint.choose import Gap, NoneFound, choose, refusal
@@ -199,10 +206,14 @@ def _opened(settings: Settings, choice: Choice, ports: Ports) -> Iterator[_Story
     named, broken = repository, None
     if repository is None and settings.resume and os.path.lexists(workspace / ".git"):
         named = git.presume(workspace, ports.environ, state.tmp, "sha1")
+    state.confirm()
+    if half := is_half_restored(state, workspace):
+        repository = repository or git.presume(workspace, ports.environ, state.tmp, format_of(state.path / "objects"))
     try:
         _refuse_foreign_state(state, repository, workspace)
     except GitError as error:
-        broken = error
+        # What a killed restore left is made whole or refused, whatever git says of it.
+        broken = None if half else error
     store = SessionStore(state.sessions)
     depot = open_depot(
         choice_of_store,
@@ -483,7 +494,7 @@ class _Story:
         """
         with self.store.open(name) as session:
             frozen, config, system = session.state.frozen, *self._configuration_of(session.state)
-            own = replace(self, repository=self._repository_of(session.state, config))
+            own = replace(self, repository=self._repository_of(session.state, config, found))
             chosen = self.settings.provider or self._provider_of(session.state)
             try:
                 provider = self._provider_for(session.state)
@@ -651,7 +662,10 @@ class _Story:
     def _trust_of(self, state: State, found: Found) -> str | None:
         """A fresh checkout has a configuration of its own (a token in it, say), which no agent has seen yet."""
         if found.is_elsewhere and self.repository is not None:
-            return self.repository.trust()
+            # The session may have broken it, and then git tells nothing of it after the restore.
+            with suppress(GitError):
+                return self.repository.trust()
+            return found.trust
         return next((a.trust for a in reversed(state.attempts) if a.trust is not None), None)
 
     # Leaving the machine, and coming back
@@ -985,7 +999,7 @@ class _Story:
             "nested": self.repository.nested(),
         }
 
-    def _repository_of(self, state: State, config: Config) -> git.Repository | None:
+    def _repository_of(self, state: State, config: Config, found: Found) -> git.Repository | None:
         """What the session is bound to decides, not what lies here now: its own calls can make and break a `.git`.
 
         Raises:
@@ -1002,15 +1016,20 @@ class _Story:
             if repository is None:
                 raise
             place = replace(self._place(state.begun.bound, config), repository=repository)
-            if not self._accounts_for(state, place.snapshots()):
+            if not self._accounts_for(state, place.snapshots(), found):
                 raise
             return repository
         return self.repository
 
-    def _accounts_for(self, state: State, snapshots: SnapshotStore) -> bool:
+    def _accounts_for(self, state: State, snapshots: SnapshotStore, found: Found) -> bool:
         """Whether what is wrong with the checkout will be undone before anything runs, or is as was recorded last."""
+        if found.restored is not None:
+            # It was the session's own and could be read, until it was made what is on record; not always to the last
+            # ref, so that it is not compared with that.
+            return self.broken is None
         observer = Observer(self.workspace, snapshots=snapshots)
-        if not state.attempts or state.attempts[-1].process.get("workspace") != self.workspace.stat().st_ino:
+        was_here = state.attempts and state.attempts[-1].process.get("workspace") == self.workspace.stat().st_ino
+        if not was_here and not was_restored_here(self.state, self.workspace, state.begun.session):
             return False  # a state directory that was copied here puts nothing in the place of another repository
         if snapshots.unfinished() is not None or will_be_undone(state, observer):
             return True

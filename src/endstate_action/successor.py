@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +41,7 @@ from endstate_action.state.session import SessionStore
 from endstate_action.state.snapshot.fetch import fetch_base
 from endstate_action.state.stores.base import StoreUnusable
 from endstate_action.state.totals import effects_started
+from endstate_action.system.git_call import GitError
 from endstate_action.system.names import display, few, short
 from endstate_action.workplace import Workplace
 
@@ -67,6 +69,8 @@ class Found:
     """Whether what was there, and has been replaced, may have been somebody's own work."""
     set_aside: tuple[str, ...] = ()
     """Newer checkpoints that were of no use, with their reasons."""
+    trust: str | None = None
+    """`Repository.trust` of that other checkout, before the session's own `.git` was restored in it."""
     left: State | None = None
     """A stored session that nothing goes on with, and that was not brought here."""
 
@@ -232,6 +236,7 @@ class Successor:
                     return Found(session=opened.manifest.about.session, left=opened.state, set_aside=_told(aside))
                 repository = self.place(_bound(opened)).repository if may_be_others and not self.goes_on else None
                 head = repository.head().commit if repository else None
+                trust = _trust_of(self.place(_bound(opened)))
                 arrived = restore(
                     opened,
                     self.place(_bound(opened)),
@@ -246,7 +251,7 @@ class Successor:
                     arrived = replace(arrived, replaced=tuple(p for p in arrived.replaced if p not in published))
                 replaced = bool(arrived.replaced or arrived.refs) if repository else not self.is_ours_alone
                 name = manifest.about.session
-                return Found(arrived, manifest, name, None, effects_before, is_elsewhere, replaced, _told(aside))
+                return Found(arrived, manifest, name, None, effects_before, is_elsewhere, replaced, _told(aside), trust)
             case AlreadyDone(key):
                 return Found(session=looked.opened[key].manifest.about.session, done=looked.opened[key])
             case _:
@@ -428,6 +433,12 @@ def is_finished(opened: Opened) -> bool:
 def _bound(opened: Opened) -> Mapping[str, Any]:
     """What the session is bound to, as its first record says."""
     return opened.state.begun.bound if opened.state else {}
+
+
+def _trust_of(place: Workplace) -> str | None:
+    with suppress(GitError):
+        return place.repository.trust() if place.repository else None
+    return None
 
 
 def _own_work(place: Workplace, base: str | None) -> list[str]:

@@ -261,6 +261,37 @@ def test_what_git_could_not_read_is_looked_at_again_by_a_re_run(tmp_path: Path, 
             assert "log.txt" in Path(ran.outputs["patch-file"]).read_text()
 
 
+@pytest.mark.parametrize("commit", ["branch", "none"])
+@pytest.mark.parametrize("does", ["rm .git/HEAD", "rm -rf .git"])
+def test_what_a_fresh_checkout_does_not_mend_ends_as_before_and_promises_nothing(
+    tmp_path: Path, does: str, commit: str
+) -> None:
+    """A broken HEAD comes back with the checkpoint: what was delivered stays that, what was not is told honestly."""
+    command = f"{does}; echo hi > log.txt"
+    with stage(tmp_path, turns(answer(call("bash", command=command)), answer("Done."))) as job:
+        # A session of the same name in another test at this time would end its processes.
+        job.inputs |= {"commit": commit, "session-key": f"it-{commit}-{len(does)}"}
+        first = job.attempt(1)
+        expected = (0, "success") if commit == "none" else (75, "undelivered")
+        assert (first.code, first.conclusion) == expected, first.log
+        is_gone = not (first.workspace / ".git").exists()  # without a sandbox, all of it
+        for number in (2, 3):
+            ran = job.attempt(number)
+            assert len(job.api.requests) == 2
+            if is_gone and commit == "branch":
+                stands(job, ran)
+                continue
+            assert (ran.code, ran.conclusion) == expected, ran.log
+            assert (ran.workspace / "log.txt").read_text() == "hi\n"
+            assert ran.outputs["final-message"] == "Done."
+            assert ran.outputs["session-id"] == first.outputs["session-id"]
+            (comment,) = job.github.comments
+            assert f'"state":"{ran.conclusion}"' in comment["body"]
+            if commit == "branch":
+                assert all("another one would end in the same way" in said for said in (comment["body"], ran.log))
+                assert all("a re-run looks again" not in said for said in (comment["body"], ran.log))
+
+
 def test_the_error_sends_nobody_to_a_comment_that_is_not_there(tmp_path: Path) -> None:
     command = "mkdir -p .github/workflows && echo 'on: push' > .github/workflows/x.yml"
     with stage(tmp_path, turns(answer(call("bash", command=command)), answer("Done."))) as job:

@@ -900,6 +900,111 @@ def test_a_session_of_a_plain_directory_replaces_no_repository_but_its_own(tmp_p
         assert Repo(elsewhere).git("log", "--format=%s") == "first"
 
 
+# A session that has broken its own repository
+
+
+BREAKS = ["rm .git/HEAD", "rm -rf .git", f"echo {'1' * 40} > .git/refs/heads/ghost; rm .git/HEAD"]
+
+
+def broken(place: Place, does: str = "rm .git/HEAD", *more: dict[str, Any]) -> None:
+    """A finished call has broken `.git`, and the machine is lost; on another one now."""
+    place.replies = [calls(bash(does)), *(more or (calls(WRITE),)), {"text": "done"}]
+    assert place.run("do it", "--max-steps", "1").code == 1
+    place.clone()
+
+
+def restored(place: Place, sessions: type[SessionStore] = SessionStore) -> None:
+    """The newest checkpoint is brought here, and then this process is killed."""
+    looked = look(DirectoryStore(place.store), derive_key(KEY, explicit=True), Expected("", place.session()))
+    opened = looked.opened[max(looked.opened)]
+    state = locate(place.workspace, ".endstate")
+    state.claim()
+    repository = discover(place.workspace, dict(os.environ), state.tmp)
+    bound = opened.state.begun.bound if opened.state else {}
+    there = Workplace(place.workspace, state, repository, dict(os.environ), bound, DEFAULT_CONFIG)
+    restore(opened, there, sessions(state.sessions), lambda commit: None)
+
+
+@pytest.mark.parametrize("does", BREAKS)
+def test_a_session_that_has_broken_its_repository_goes_on_in_a_fresh_clone(place: Place, does: str) -> None:
+    broken(place, does)
+
+    ran, again = place.run("--resume"), place.run("--resume")
+
+    assert (ran.code, ran.out) == (0, "done\n"), ran.err
+    assert (again.code, again.out) == (0, "done\n"), again.err
+    assert (place.workspace / "a.txt").read_text() == "x\n"
+    assert place.state().is_finished
+    # Once more elsewhere, where nothing is left to do but to tell.
+    place.clone()
+    told = place.run("--resume")
+    assert (told.code, told.out) == (0, "done\n"), told.err
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_broken_repository_that_was_restored_is_gone_on_with_where_that_was_killed(
+    place: Place, is_whole: bool
+) -> None:
+    """And nowhere else: where the state directory was copied, nobody has seen whose repository that was."""
+    broken(place)
+    if is_whole:
+        restored(place)
+    else:
+        with pytest.raises(InterruptedError):
+            restored(place, Dies)
+    assert not (place.workspace / ".git" / "HEAD").exists()
+    copied = place.path / "copied"
+    shutil.copytree(place.workspace, copied, symlinks=True)
+    before = everything(copied / ".git")
+
+    refused = endstate(copied, "run", "--resume", *place.options(), env={"ENDSTATE_STATE_KEY": KEY})
+    ran = place.run("--resume")
+
+    assert (refused.code, "git cannot read the .git here" in refused.err) == (13, True), refused.err
+    assert everything(copied / ".git") == before
+    assert (ran.code, ran.out) == (0, "done\n"), ran.err
+    assert (place.workspace / "a.txt").read_text() == "x\n"
+
+
+def test_a_session_that_has_broken_its_repository_replaces_no_other(place: Place) -> None:
+    Repo(place.workspace).commit({"draft.txt": "not pushed\n"}, "draft")
+    broken(place)
+    shutil.rmtree(place.workspace)
+    other = Repo(place.workspace)
+    other.path.mkdir()
+    other.git("init", "--quiet", "--initial-branch=main")
+    other.commit({"main.c": "int main;\n"}, "begin")
+    before = everything(other.path / ".git")
+
+    refused = place.run("--resume")
+
+    assert (refused.code, "was begun in another repository" in refused.err) == (13, True), refused.err
+    assert everything(other.path / ".git") == before
+    assert place.claims() == ["e0001"]
+
+
+def test_what_git_could_not_read_before_a_restore_is_not_explained_by_it(place: Place) -> None:
+    """Whether the state directory is tracked there, say."""
+    place.killed()
+    (place.workspace / ".git" / "index").write_bytes(b"junk")
+
+    refused = place.run("--resume", "--on-mismatch", "continue")
+
+    assert (refused.code, "index file" in refused.err) == (4, True), refused.err
+
+
+def test_in_a_repository_that_is_mended_after_a_restore_a_commit_can_be_made(place: Place) -> None:
+    """Its configuration is another than that of the machine before, and no agent has seen it."""
+    mends = calls(bash("echo ref: refs/heads/main > .git/HEAD"), WRITE)
+    broken(place, "rm .git/HEAD", mends, calls(("git_commit", {"message": "mended", "paths": ["a.txt"]})))
+    Repo(place.workspace).git("config", "remote.origin.url", "https://token@example.invalid/x.git")
+
+    ran = place.run("--resume")
+
+    assert ran.code == 0, ran.err
+    assert Repo(place.workspace).git("log", "--format=%s", "-1") == "mended"
+
+
 class Dies(SessionStore):
     """Ends a restore where the workspace is restored and the session is not."""
 

@@ -506,4 +506,88 @@ ROWS: tuple[Mutant, ...] = (
         new="            raise\n",
         tests=("tests/unit/test_deliver.py::test_a_head_that_has_nothing_in_common_any_more_is_not_pushed_over",),
     ),
+    Mutant(
+        name="broken-restored",
+        guard="A session goes on in a fresh clone that a restore made what its own call had left",
+        file="src/endstate_action/run.py",
+        old="            return self.broken is None\n",
+        new="            pass\n",
+        tests=("tests/cli/test_store.py::test_a_session_that_has_broken_its_repository_goes_on_in_a_fresh_clone",),
+    ),
+    Mutant(
+        name="broken-before-restored",
+        guard="What git could not read before a restore is not explained by it",
+        file="src/endstate_action/run.py",
+        old="            return self.broken is None\n",
+        new="            return True\n",
+        tests=("tests/cli/test_store.py::test_what_git_could_not_read_before_a_restore_is_not_explained_by_it",),
+    ),
+    Mutant(
+        name="broken-restored-before",
+        guard="A checkout that was restored here as its session broke it is gone on with after a kill",
+        file="src/endstate_action/run.py",
+        old="        if not was_here and not was_restored_here(",
+        new="        if not was_here or not was_restored_here(",
+        tests=(
+            "tests/cli/test_store.py::test_a_broken_repository_that_was_restored_is_gone_on_with_where_that_was_killed",
+        ),
+    ),
+    Mutant(
+        name="restored-elsewhere",
+        guard="That a broken checkout was restored holds in the directory where it was, and in no copy",
+        file="src/endstate_action/restoring.py",
+        old="    return bool(shown == _here(workspace, session))",
+        new="    return True",
+        tests=(
+            "tests/cli/test_store.py::test_a_broken_repository_that_was_restored_is_gone_on_with_where_that_was_killed",
+        ),
+    ),
+    Mutant(
+        name="half-restored-broken",
+        guard="A restore that was killed goes on where git cannot read the half of it",
+        file="src/endstate_action/run.py",
+        old="    if half := is_half_restored(state, workspace):",
+        new="    if half := False:",
+        tests=(
+            "tests/cli/test_store.py::test_a_broken_repository_that_was_restored_is_gone_on_with_where_that_was_killed",
+        ),
+    ),
+    Mutant(
+        name="half-restored-base",
+        guard="Of a base commit a half-restored checkout that git cannot read is not asked",
+        file="src/endstate_action/restoring.py",
+        old="        if is_half_restored(place.state, place.workspace) and not place.objects().missing([base]):",
+        new="        if False:",
+        tests=(
+            "tests/cli/test_store.py::test_a_broken_repository_that_was_restored_is_gone_on_with_where_that_was_killed",
+        ),
+    ),
+    Mutant(
+        name="half-restored-elsewhere",
+        guard="A restore that was killed does not go on in the broken checkout of a copied state directory",
+        file="src/endstate_action/restoring.py",
+        old='.get("workspace") == workspace.stat().st_ino)',
+        new=" is not None)",
+        tests=(
+            "tests/cli/test_store.py::test_a_broken_repository_that_was_restored_is_gone_on_with_where_that_was_killed",
+        ),
+    ),
+    Mutant(
+        name="trust-before-restored",
+        guard="A commit can be made in a fresh clone that the session had broken and then mends",
+        file="src/endstate_action/run.py",
+        old="            return found.trust\n",
+        new="            pass\n",
+        tests=("tests/cli/test_store.py::test_in_a_repository_that_is_mended_after_a_restore_a_commit_can_be_made",),
+    ),
+    Mutant(
+        name="looked-again",
+        guard="A re-run that could not read a fresh checkout promises nothing of another one",
+        file="src/endstate_action/ci/render.py",
+        old="return LOOKED_AGAIN if is_looked_at else LOOK_AGAIN",
+        new="return LOOK_AGAIN",
+        tests=(
+            "tests/action/test_delivery.py::test_what_a_fresh_checkout_does_not_mend_ends_as_before_and_promises_nothing",
+        ),
+    ),
 )

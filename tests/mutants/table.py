@@ -401,8 +401,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="broken-elsewhere",
         guard="A session that was copied into another repository rolls nothing back there",
         file="src/endstate_action/run.py",
-        old='        if not state.attempts or state.attempts[-1].process.get("workspace")',
-        new='        if False and state.attempts[-1].process.get("workspace")',
+        old="        if not was_here and not was_restored_here(self.state, self.workspace, state.begun.session):",
+        new="        if False:",
         tests=("tests/cli/test_run.py::test_an_interrupted_command_is_not_rolled_back_in_another_repository",),
     ),
     Mutant(

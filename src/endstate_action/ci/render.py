@@ -76,6 +76,11 @@ LOOK_AGAIN = (
     "The result is kept and nothing is paid twice: a re-run looks again, on a fresh checkout, and delivers it without "
     "asking the model if git can read that. If it cannot, ask in a new run for a change that leaves `.git` alone."
 )
+LOOKED_AGAIN = (
+    "The result is kept and nothing is paid twice. This re-run has looked again, on a fresh checkout, and with what "
+    "the agent did to `.git` git cannot read that either: another one would end in the same way. Ask in a new run for "
+    "a change that leaves `.git` alone."
+)
 NOT_KEPT = (
     "No checkpoint of the result could be stored, so it is on this machine alone: take the patch while it is there. A "
     "re-run goes on from the newest checkpoint that was stored, if there is one, and asks the model again for the rest."
@@ -121,6 +126,12 @@ class Working:
 def is_unread(evidence: Evidence) -> bool:
     """Whether there are changes, or may be, of which git could make no tree."""
     return evidence.uncommitted is not None and evidence.trees.git_tree is None
+
+
+def look_again(evidence: Evidence) -> str:
+    """What a re-run can do about changes of which git could make no tree."""
+    is_looked_at = evidence.delivered_by is not None and evidence.trees.restored_hash is not None
+    return LOOKED_AGAIN if is_looked_at else LOOK_AGAIN
 
 
 def headline(evidence: Evidence) -> str:
@@ -338,7 +349,7 @@ def _advice(evidence: Evidence, *, is_final: bool, is_kept: bool) -> Iterator[st
     is_looked_at_again = evidence.conclusion == "undelivered" and is_kept and is_unread(evidence) and not is_final
     now = _what_now(evidence.conclusion, evidence.reason, is_final=is_final, is_kept=is_kept, has_patch=bool(file))
     if now:
-        yield LOOK_AGAIN if is_looked_at_again else now
+        yield look_again(evidence) if is_looked_at_again else now
     if evidence.accepted_mismatches:
         shown = "; ".join(plain(m, 200) for m in evidence.accepted_mismatches[:5])
         yield f"**Continued on purpose under another contract:** {shown}."

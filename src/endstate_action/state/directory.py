@@ -53,6 +53,11 @@ class StateDirectory:
         """There while a restore is under way, and after one that was killed."""
         return self.path / "restore.json"
 
+    @property
+    def restored_log(self) -> Path:
+        """Which session was restored here last, and in which directory: what was copied from elsewhere was not."""
+        return self.path / "restored.json"
+
     def baseline(self, session: str) -> Path:
         """The scan of the workspace taken when the session's task began."""
         return self.path / "baseline" / session
