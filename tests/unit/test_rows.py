@@ -34,6 +34,7 @@ from endstate_action.state.records import (
     Prompt,
     Record,
     Replied,
+    RollBackBegun,
     RolledBack,
     Settled,
     Spent,
@@ -87,6 +88,7 @@ JOURNAL: tuple[Record, ...] = (
     ToDeliver(1, "success", COMMIT, True, 1.0),
     Delivering(1, "commit", 2, 1.0),
     Delivered(1, "commit", True, "a" * 40, "", 2, 1.0),
+    RollBackBegun(1, 0, 2, "e" * 40, {"refs/heads/b": "d" * 40}, 1.0),
 )  # fmt: skip
 
 VALUES: tuple[Any, ...] = (None, "x", "", "NaN", -1, 9, 10**30, [], ["x"], {}, 1.5, float("nan"), True)
@@ -164,7 +166,7 @@ def _fits(annotation: str, value: Any) -> bool:
         return "None" in annotation
     kinds: dict[str, Any] = {"int": int, "float": (int, float), "bool": bool}
     kinds |= dict.fromkeys(("tuple", "Asked", "Usage"), list)
-    kinds |= dict.fromkeys(("Mapping", "Bound", "Process", "PlannedCommit"), dict)
+    kinds |= dict.fromkeys(("Mapping", "Bound", "Refs", "Process", "PlannedCommit"), dict)
     expected = next((kind for name, kind in kinds.items() if annotation.startswith(name)), str)
     return isinstance(value, expected) and (expected is bool or not isinstance(value, bool))
 
@@ -224,6 +226,7 @@ def _seq(kind: str, which: int = 0) -> int:
         (_seq("started"), "effect", "harmless"),
         (_seq("settled"), "action", "run away"),
         (_seq("finished"), "status", "ook"),
+        (_seq("roll_back_begun"), "refs", {"refs/heads/b": None}),
         (_seq("rolled_back"), "reasons", [None]),
         (_seq("ended"), "conclusion", "xx"),
         (_seq("to_deliver"), "commit", {"tree": None, "branch": "b"}),
@@ -250,6 +253,7 @@ def test_what_is_inside_a_field_is_looked_at_too(scene: Scene, seq: int, name: s
         (_seq("started", 1), {"epoch": 1}, "started before"),
         (_seq("start_ended"), {"index": 1}, "no such call was started"),
         (_seq("settled"), {"step": 7}, "no such call was asked for"),
+        (_seq("roll_back_begun"), {"step": 7}, "no such call was started"),
         (_seq("rolled_back"), {"step": 7}, "no such call was started"),
         (_seq("finished"), {"call_id": "x"}, "another id"),
         (_seq("finished", 1), {"index": 0}, "the call has an outcome"),
@@ -262,7 +266,7 @@ def test_a_row_that_does_not_follow_is_named_with_what_is_wrong(
     scene: Scene, seq: int, changes: Body, words: str
 ) -> None:
     scene.with_body(seq, scene.body(seq) | changes)
-    with pytest.raises(SessionDamaged, match=f"record {seq} of 22 is out of place: .*{words}"):
+    with pytest.raises(SessionDamaged, match=f"record {seq} of {len(JOURNAL)} is out of place: .*{words}"):
         scene.store.open(SESSION)
     assert scene.is_refused(seq)
 
@@ -272,7 +276,7 @@ def test_a_row_that_is_there_twice_is_named(scene: Scene, kind: str) -> None:
     seq = _seq(kind, -1)
     rows = [(kind, body) for number, kind, body in scene.rows for _ in range(1 + (number == seq))]
     scene.holds([(number, *row) for number, row in enumerate(rows, start=1)])
-    with pytest.raises(SessionDamaged, match=f"record {seq + 1} of 23 is out of place"):
+    with pytest.raises(SessionDamaged, match=f"record {seq + 1} of {len(JOURNAL) + 1} is out of place"):
         scene.store.open(SESSION)
 
 
@@ -293,7 +297,7 @@ def test_a_row_that_is_there_twice_is_named(scene: Scene, kind: str) -> None:
 def test_a_row_that_is_no_record_at_all_is_named(scene: Scene, body: str, words: str) -> None:
     seq = _seq("finished")
     scene.with_body(seq, body)
-    with pytest.raises(SessionDamaged, match=f"record {seq} of 22 cannot be read: {words}"):
+    with pytest.raises(SessionDamaged, match=f"record {seq} of {len(JOURNAL)} cannot be read: {words}"):
         scene.store.open(SESSION)
 
 
@@ -321,7 +325,7 @@ def test_the_outcome_of_a_call_that_nobody_asked_for_is_left_out_and_counts_for_
 ) -> None:
     """A03."""
     stray = Finished(*place, "t9", "denied", "denied", 2, 1.0)
-    scene.holds([*scene.rows, (23, stray.kind, encode(stray))])
+    scene.holds([*scene.rows, (len(scene.rows) + 1, stray.kind, encode(stray))])
     scene.go_on()
     state = scene.store.read(SESSION)
     assert [record.call_id for record in state.strays] == ["t9"]
@@ -330,7 +334,7 @@ def test_the_outcome_of_a_call_that_nobody_asked_for_is_left_out_and_counts_for_
 
 def test_a_call_that_is_asked_for_at_the_place_of_such_an_outcome_runs_and_has_its_own(scene: Scene) -> None:
     stray = Finished(3, 0, "t9", "ok", "of somebody else", 2, 1.0)
-    scene.holds([*scene.rows, (23, stray.kind, encode(stray))])
+    scene.holds([*scene.rows, (len(scene.rows) + 1, stray.kind, encode(stray))])
     (scene.workspace / "a").write_text("content of a")
     with scene.store.open(SESSION) as session:
         model = FakeModel([say("", ("read", {"path": "a"}), message_id="m3"), say("Done.", message_id="m4")])
