@@ -380,6 +380,7 @@ except DiskFull as error:
 """
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="in a user namespace, bubblewrap belongs to somebody unknown")
 def test_a_full_disk_is_no_machine_without_a_sandbox(tmp_path):
     done = on_a_disk_of_its_own(tmp_path, "nr_inodes=20", ON_A_FULL_DISK, tmp_path)
     assert "disk full: The sandbox could not be tried, since the disk is full" in done.stdout, done.stderr
