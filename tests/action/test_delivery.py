@@ -241,7 +241,7 @@ def test_what_git_could_not_read_is_looked_at_again_by_a_re_run(tmp_path: Path, 
     """The agent broke the checkout: one conclusion everywhere, and a fresh checkout delivers without a model call."""
     command = "rm -rf .git/objects; echo hi > log.txt"
     with stage(tmp_path, turns(answer(call("bash", command=command)), answer("Done."))) as job:
-        job.inputs |= {"commit": commit, "session-key": "it"}
+        job.inputs |= {"commit": commit, "session-key": f"it-{commit}"}
         ran = job.attempt(1)
         expected = (0, "success") if commit == "none" else (75, "undelivered")
         assert (ran.code, ran.conclusion) == expected, ran.log
