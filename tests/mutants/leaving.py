@@ -303,7 +303,7 @@ ROWS: tuple[Mutant, ...] = (
     Mutant(
         name="roll-back-begun",
         guard="What a roll-back is about to replace is on record before",
-        file="src/endstate_action/agent/calls.py",
+        file="src/endstate_action/agent/observe.py",
         old="        if kept != root:\n",
         new="        if False:\n",
         tests=(

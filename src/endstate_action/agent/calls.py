@@ -152,11 +152,12 @@ class Calls:
         root = self._started_last(asked).root or ""
         self.guard()
         cut = self.session.state.cut_roll_back(asked.place)
-        kept, refs = self.observer.before_roll_back()
-        if kept != root:
-            # On record before it is replaced: killed from here on, the next attempt still names it.
+
+        def begin(kept: str, refs: Mapping[str, str]) -> None:
+            # Killed from here on, the next attempt still names what is replaced.
             self.session.append(RollBackBegun(asked.step, asked.index, self.epoch, kept, refs, self.clock()))
-        put_back = self.observer.roll_back(root)
+
+        put_back = self.observer.roll_back(root, begin)
         if cut is not None and cut.kept != put_back.restored.kept:
             earlier = self.observer.put_back(cut, put_back.restored)
             if earlier is not None and put_back.restored.kept is not None:

@@ -128,12 +128,6 @@ class Observer:
             return False
         return True
 
-    def before_roll_back(self) -> tuple[str, Mapping[str, str]]:
-        """The snapshot of what a roll-back would replace, and where the repository's refs lead."""
-        if self._snapshots is None:
-            raise SnapshotDamaged("There are no snapshots here. Nothing was changed.")
-        return self._snapshots.before_restore(), self._refs()
-
     def put_back(self, begun: RollBackBegun, restored: Restored) -> PutBack | None:
         """What a roll-back that was killed after it began has replaced, now that it is done; None on another machine.
 
@@ -148,8 +142,13 @@ class Observer:
             return None
         return PutBack(replace(restored, kept=begun.kept), replaced, moved(begun.refs, self._refs()))
 
-    def roll_back(self, root: str) -> PutBack:
+    def roll_back(
+        self, root: str, begin: Callable[[str, Mapping[str, str]], None] = lambda kept, refs: None
+    ) -> PutBack:
         """Put the workspace back; what it replaces is kept as a snapshot, named in the result.
+
+        Args:
+            begin: is told that snapshot, and where the repository's refs lead, before anything is replaced.
 
         Raises:
             SnapshotDamaged, NotRestored: nothing may run on what is there now.
@@ -158,6 +157,9 @@ class Observer:
             raise SnapshotDamaged(f"There are no snapshots here, so {root} was not restored. Nothing was changed.")
         self._last = None
         before = self._refs()
+        kept = self._snapshots.before_restore()
+        if kept != root:
+            begin(kept, before)
         restored = self._snapshots.restore(root)
         if restored.kept is None:
             return PutBack(restored)
