@@ -185,7 +185,6 @@ def _pinned(workspace: Path, state_dir: Path, git: Path | None, *, network: bool
     """The workspace, and what in it cannot be changed, nor be moved away with a directory above it."""
     plan = {workspace: Mount(Kind.WRITABLE)}
     # A mount moves with its parent: only what is itself one cannot be renamed.
-    # A mount moves with its parent: only what is itself one cannot be renamed.
     plan |= {parent: Mount(Kind.WRITABLE) for parent in _between(workspace, state_dir)}
     plan[state_dir] = Mount(Kind.HIDDEN)
     # As there is one in the real one: `git clean` would fail over a directory that it may not remove.
