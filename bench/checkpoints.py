@@ -183,8 +183,8 @@ def _git_alone(where: Path) -> float:
 
 
 def _beside_appends(work: Work, size: Size) -> Outcome:
-    """In turns: records while a checkpoint is built, and records while none is."""
-    found, p50, count = [], [], 20
+    """In turns: records while a checkpoint is built, while a thread only compresses, and with nothing beside them."""
+    found, p50, floor, count = [], [], [], 20
     for number in range(size.checkpoints // 2 + 1):
         work.grow(STEPS)
         work.edit()
@@ -198,8 +198,29 @@ def _beside_appends(work: Work, size: Size) -> Outcome:
             count = len(during)
             found.append(median(during) / median(quiet))
             p50.append((median(during), median(quiet)))
-    detail = f"{ms(median(a for a, _ in p50))} and {ms(median(b for _, b in p50))}; {len(p50)} checkpoints"
+            floor.append(median(_beside_zlib(work, len(during))) / median(quiet))
+    detail = (
+        f"{ms(median(a for a, _ in p50))} and {ms(median(b for _, b in p50))}; {len(p50)} checkpoints; "
+        f"beside a thread that only compresses {median(floor):.3g}x"
+    )
     return timed("a record while a checkpoint is built over one while none is", 1.15, median(found), detail=detail)
+
+
+def _beside_zlib(work: Work, count: int) -> list[float]:
+    """A thread that holds no lock of ours or of the interpreter: what any second thread costs on this machine."""
+    data, is_over = b"".join(path.read_bytes() for path in work.paths[:500]), threading.Event()
+
+    def compress() -> None:
+        while not is_over.is_set():
+            zlib.compress(data)
+
+    compressing = threading.Thread(target=compress)
+    compressing.start()
+    try:
+        return _appends(work, _times(count))
+    finally:
+        is_over.set()
+        compressing.join()
 
 
 def _appends(work: Work, more: Callable[[], bool]) -> list[float]:
