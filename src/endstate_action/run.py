@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from endstate_action import __version__
 from endstate_action.agent.context import Budget
 from endstate_action.agent.fingerprint import refuse_other_provider
-from endstate_action.agent.loop import DEFAULT_SYSTEM, FINISHED_BEFORE, AgentLoop, Event, Price, RunResult, Setup
+from endstate_action.agent.loop import FINISHED_BEFORE, AgentLoop, Event, RunResult, Setup
 from endstate_action.agent.observe import (
     NAMED_AT_MOST,
     Observer,
@@ -34,11 +33,11 @@ from endstate_action.agent.observe import (
 )
 from endstate_action.agent.policy import Policy
 from endstate_action.agent.providers.base import Provider
-from endstate_action.agent.providers.prices import DEFAULT_MODEL, cost_usd, price_of
+from endstate_action.agent.providers.prices import DEFAULT_MODEL
 from endstate_action.agent.providers.scripted import ScriptedProvider
 from endstate_action.agent.tools.base import Tool
 from endstate_action.agent.tools.commit import GitCommit
-from endstate_action.config import DEFAULT_CONFIG, Config, ProviderName, Settings, find_config, find_instructions
+from endstate_action.config import DEFAULT_CONFIG, Config, ProviderName, Settings
 from endstate_action.durable import Depot, Line, NoDepot, open_depot
 from endstate_action.effects import canonical, digest
 from endstate_action.errors import (
@@ -50,7 +49,7 @@ from endstate_action.errors import (
     Superseded,
     UnknownSession,
 )
-from endstate_action.messages import Usage
+from endstate_action.pricing import Prices
 from endstate_action.restoring import (
     Arrived,
     is_half_restored,
@@ -59,6 +58,7 @@ from endstate_action.restoring import (
     unreadable_checkout,
     was_restored_here,
 )
+from endstate_action.rules import Rules
 from endstate_action.shipper import LAST_ON_SIGNAL_S, Departed, Shipper, periodic_before
 from endstate_action.state.checkpoint.build import Builder
 from endstate_action.state.checkpoint.choose import Gap, NoneFound, choose, refusal
@@ -76,10 +76,10 @@ from endstate_action.state.totals import as_text, may_have_lost, unrecorded_effe
 from endstate_action.state.uploader import NotShipped, Uploader
 from endstate_action.successor import Found, Successor, find_session, local_state
 from endstate_action.system import git
-from endstate_action.system.files import PathRefused, Workspace
+from endstate_action.system.files import Workspace
 from endstate_action.system.git_call import GitError
 from endstate_action.system.git_paths import kind
-from endstate_action.system.names import display, few, parse, short
+from endstate_action.system.names import few, parse, short
 from endstate_action.system.proctable import identity
 from endstate_action.system.redaction import Secrets
 from endstate_action.system.sandbox import NoSandbox, Sandbox
@@ -370,10 +370,10 @@ class _Story:
         waiting = [s.id for s, state in known if s.is_waiting and state.steps and s.id != bound.get("instead-of")]
         doubtful = any(was_killed_in_opaque_call(state) for _, state in known)
         self._tell_checkout_above()
-        config, system = self._configured()
+        config, system = self._rules.find()
         provider = self.ports.provider(self.settings.provider or DEFAULT_PROVIDER, self.settings)
         model = self.settings.model or _default_model(provider.name)
-        self._check_price(provider.name, model, config)
+        self._prices.check(provider.name, model, config)
         if waiting:
             again = (
                 f"`endstate run --resume --session {waiting[0]}`, with the options that it had, goes on with that one."
@@ -499,7 +499,7 @@ class _Story:
             try:
                 provider = self._provider_for(session.state)
                 model = self.settings.model or (None if frozen else _default_model(provider.name))
-                self._check_price(provider.name, model or _model_of(session.state), config)
+                self._prices.check(provider.name, model or _model_of(session.state), config)
                 setup = self._setup(model, system, config)
                 return own.drive(session, provider, config, setup, taken, found)
             except Mismatch:
@@ -538,8 +538,16 @@ class _Story:
                 return True
             raise
         model = self.settings.model or (_model_of(state) if state.frozen else _default_model(provider.name))
-        self._is_price_known(provider.name, model, config)
+        self._prices.are_known(provider.name, model, config)
         return True
+
+    @property
+    def _rules(self) -> Rules:
+        return Rules(self.settings, self.workspace, self.ports.notice, self.read)
+
+    @property
+    def _prices(self) -> Prices:
+        return Prices(self.settings.limits, self.ports.notice)
 
     def _sandbox(self, place: Workplace) -> Sandbox | NoSandbox:
         return place.sandbox(self.settings.sandbox, network=self.settings.network, make=self.ports.make_sandbox)
@@ -604,7 +612,7 @@ class _Story:
             setup=setup,
             policy=Policy.from_config(config),
             limits=self.settings.limits,
-            price=self._prices(provider.name, setup.model or _model_of(session.state), config),
+            price=self._prices.of(provider.name, setup.model or _model_of(session.state), config),
             observer=observer,
             guard=self.lock.check,
             secrets=secrets,
@@ -937,54 +945,6 @@ class _Story:
 
     # What a new session is made of
 
-    def _configured(self) -> tuple[Config, str]:
-        config = find_config(self.settings.config_file, self._read)
-        chosen = self.settings.instructions or config.instructions or "auto"
-        instructions = find_instructions(chosen, self._read_usual if chosen == "auto" else self._read)
-        system = DEFAULT_SYSTEM
-        if instructions is not None:
-            system += f"\n\nInstructions of this repository, from {instructions.origin}:\n\n{instructions.text}"
-        return config, system
-
-    def _read(self, name: str) -> bytes | None:
-        if self.read is not None:
-            return self.read(name)
-        is_chosen = name in (self.settings.config_file, self.settings.instructions)
-        try:
-            if is_chosen and not _is_below(self.workspace, os.path.normpath(self.workspace / name)):
-                return Path(self.workspace / name).read_bytes()  # a person has named it, outside
-            return self._read_below(name)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise InputError(
-                f"{name} cannot be read ({error.strerror}); nothing was run.", hint="Correct the name."
-            ) from error
-
-    def _read_below(self, name: str) -> bytes:
-        """Through links as long as they stay in the workspace: what came with a repository must not read elsewhere."""
-        real = os.path.realpath(self.workspace / name)
-        if not _is_below(self.workspace, real):
-            raise _LeadsOut(
-                f"{name} leads out of the workspace, to {short(real)}, so it was not read. Nothing was run.",
-                hint="Put a file in the place of the link, or name another one.",
-            )
-        os.lstat(real)
-        workspace = Workspace(self.workspace, hidden=(self.settings.state_dir,))
-        try:
-            with workspace.open(display(os.fsencode(os.path.relpath(real, self.workspace)))) as file:
-                return file.read()
-        except PathRefused as error:
-            raise InputError(f"{name} cannot be read: {error} Nothing was run.", hint="Correct the name.") from error
-
-    def _read_usual(self, name: str) -> bytes | None:
-        """A file that nobody has named: without it the run goes on."""
-        try:
-            return self._read(name)
-        except _LeadsOut as error:
-            self.ports.notice(str(error).replace("Nothing was run.", "The run goes on without it."))
-            return None
-
     def _bound(self) -> dict[str, Any]:
         """What the session belongs to: the kind of workspace and the commit its task began on."""
         if self.repository is None:
@@ -1078,50 +1038,11 @@ class _Story:
 
     def _configuration_of(self, state: State) -> tuple[Config, str]:
         """As frozen with the session; today's where it died before that."""
-        return (Config.from_json(state.frozen.config), state.frozen.system) if state.frozen else self._configured()
+        return (Config.from_json(state.frozen.config), state.frozen.system) if state.frozen else self._rules.find()
 
     def _provider_of(self, state: State) -> ProviderName:
         """The newest attempt's; a name that this release does not know is for `Ports.provider` to refuse."""
         return cast("ProviderName", state.attempts[-1].provider) if state.attempts else DEFAULT_PROVIDER
-
-    def _check_price(self, provider: str, model: str, config: Config) -> None:
-        if not self._is_price_known(provider, model, config):
-            self.ports.notice(
-                f"The price of {model!r} is unknown: cost is shown as unknown, and only steps and time are bounded."
-            )
-
-    def _prices(self, provider: str, asked: str, config: Config) -> Price:
-        """What a reply costs. That another model answers than was asked, without a price, is told once."""
-        is_told = not self._is_price_known(provider, asked, config)
-
-        def price(model: str, usage: Usage) -> Decimal | None:
-            nonlocal is_told
-            cost = _price(model, usage, config, provider)
-            if cost is None and not is_told:
-                is_told = True
-                kept = (
-                    "max-cost-usd cannot be kept, so nothing more is run or asked"
-                    if self.settings.limits.cost_is_set_by_user
-                    else "cost is shown as unknown, and from here only steps and time are bounded"
-                )
-                self.ports.notice(
-                    f"{model[:80]!r} answered where {asked!r} was asked, and its price is unknown: {kept}."
-                )
-            return cost
-
-        return price
-
-    def _is_price_known(self, provider: str, model: str, config: Config) -> bool:
-        """Raises: InputError: it is not, and a limit that somebody set needs it."""
-        if provider == ScriptedProvider.name or price_of(model, _overrides(config)) is not None:
-            return True
-        if self.settings.limits.cost_is_set_by_user:
-            raise InputError(
-                f"max-cost-usd is set, but the price of {model!r} is unknown, so it cannot be kept. Nothing was run.",
-                hint="Leave max-cost-usd out (in a workflow at 5.00, its default), give that model a price under "
-                "`prices` in the configuration file, or choose a model with a known price.",
-            )
-        return False
 
 
 def outputs(
@@ -1195,14 +1116,6 @@ def _refuse_foreign_state(state: StateDirectory, repository: git.Repository | No
         raise tracked(name)
 
 
-class _LeadsOut(InputError):
-    """A link of the workspace leads out of it."""
-
-
-def _is_below(workspace: Path, path: str) -> bool:
-    return Path(path).is_relative_to(workspace)
-
-
 @contextmanager
 def _locked(state: StateDirectory, choice: Choice, ports: Ports) -> Iterator[StateLock]:
     lock = StateLock(
@@ -1213,17 +1126,6 @@ def _locked(state: StateDirectory, choice: Choice, ports: Ports) -> Iterator[Sta
     )
     with lock:
         yield lock
-
-
-def _overrides(config: Config) -> Mapping[str, Mapping[str, float]]:
-    prices: Mapping[str, Mapping[str, float]] = config.to_json().get("prices", {})
-    return prices
-
-
-def _price(model: str, usage: Usage, config: Config, provider: str) -> Decimal | None:
-    known = cost_usd(usage, price_of(model, _overrides(config)))
-    # Nobody is paid for a script; a price that its model has is still counted, so that budgets can be tried out.
-    return Decimal(0) if known is None and provider == ScriptedProvider.name else known
 
 
 def _budget(config: Config) -> Budget:

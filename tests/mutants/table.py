@@ -623,7 +623,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="unbounded-cost-is-told",
         guard="That cost is no longer bounded is told when another model answers",
-        file="src/endstate_action/run.py",
+        file="src/endstate_action/pricing.py",
         old="            if cost is None and not is_told:",
         new="            if False:",
         tests=("tests/cli/test_anthropic.py::test_that_cost_is_not_bounded_is_told_once_when_another_model_answers",),
@@ -1431,7 +1431,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="read-through-links",
         guard="On the command line too, no file of the workspace leads to one of the machine",
-        file="src/endstate_action/run.py",
+        file="src/endstate_action/rules.py",
         old="        if not _is_below(self.workspace, real):",
         new="        if False:",
         tests=(
@@ -1442,7 +1442,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="read-named-by-a-person",
         guard="A file outside is read where a person has named it, not where the repository does",
-        file="src/endstate_action/run.py",
+        file="src/endstate_action/rules.py",
         old="            if is_chosen and not _is_below(",
         new="            if not _is_below(",
         tests=("tests/cli/test_run.py::test_a_configuration_names_no_instructions_outside_and_none_of_git",),
