@@ -132,6 +132,21 @@ def test_a_final_message_keeps_its_language_and_loses_its_control_characters(wor
     assert told["final-message"].endswith("\x1b[2J\r\u202e")
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_what_is_printed_is_utf_8_whatever_the_locale(workspace: Path, encoding: str) -> None:
+    endstate(workspace, "run", "schön 日本", *script(workspace, {"text": "done"}))
+
+    def told(*arguments: str) -> str:
+        ran = endstate(workspace, *arguments, env={"PYTHONIOENCODING": encoding})
+        assert ran.code == 0, ran.err
+        return ran.out
+
+    assert "s3://…" in told("run", "--help")
+    assert "schön 日本" in told("sessions", "list")
+    assert "schön 日本" in told("sessions", "show")
+    assert json.loads(told("sessions", "show", "--json"))["prompts"][0]["text"] == "schön 日本"
+
+
 # Signals
 
 

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from io import TextIOWrapper
 from pathlib import Path
 from threading import Thread
 from types import FrameType
@@ -108,6 +109,7 @@ _begun = _Begun()
 def main() -> NoReturn:
     """Run the command and exit; no traceback for anything that a user can cause."""
     _open_closed_streams()
+    _print_utf_8()
     if sys.platform == "win32":
         _say("endstate: Windows is not supported; nothing was run.")
         _say("  Use Linux, the Linux subsystem of Windows, or macOS.")
@@ -156,6 +158,13 @@ def _open_closed_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest free number: this one
         if getattr(sys, name) is None:
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def _print_utf_8() -> None:
+    """Whatever the locale: what is printed holds prompts, paths and JSON, and no other encoding has them all."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _on_signal(number: int, _: FrameType | None) -> NoReturn:
@@ -775,7 +784,7 @@ def _escaped(character: str) -> str:
 def _put(text: str) -> None:
     """One line of result, on standard output."""
     try:
-        sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
+        sys.stdout.write(text + "\n")
         sys.stdout.flush()
     except OSError as error:
         sys.exit(_unwritten(error))
