@@ -369,7 +369,7 @@ class _Story:
         known = [(s, s.state) for s in self.store.all() if s.state is not None]
         waiting = [s.id for s, state in known if s.is_waiting and state.steps and s.id != bound.get("instead-of")]
         doubtful = any(was_killed_in_opaque_call(state) for _, state in known)
-        self._tell_checkout_above()
+        self._tell_without_commits()
         config, system = self._rules.find()
         provider = self.ports.provider(self.settings.provider or DEFAULT_PROVIDER, self.settings)
         model = self.settings.model or _default_model(provider.name)
@@ -770,10 +770,17 @@ class _Story:
         _refuse_foreign_state(self.state, repository, self.workspace)
         return replace(self, repository=repository, broken=None)
 
-    def _tell_checkout_above(self) -> None:
-        """Who works in a part of a checkout does not expect that there are no commits."""
+    def _tell_without_commits(self) -> None:
+        """Who works in a part of a checkout, or in one that git cannot read, does not expect that there are none."""
         place = self.workspace
-        if self.repository is not None or os.path.lexists(place / ".git"):
+        if self.repository is not None:
+            return
+        if os.path.lexists(place / ".git"):
+            self.ports.notice(
+                f"git cannot read the .git in {short(str(place))}, so that is treated as a plain directory: without "
+                "git_commit and, in the sandbox, without git. `git status` there tells why; once it works, a new "
+                "session has commits."
+            )
             return
         above = next((folder for folder in place.parents if os.path.lexists(folder / ".git")), None)
         if above is not None and git.discover(above, self.ports.environ, self.state.tmp) is not None:

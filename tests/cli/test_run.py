@@ -587,6 +587,26 @@ def test_in_a_part_of_a_checkout_it_is_said_that_there_are_no_commits(git_repo: 
     assert "plain directory" not in endstate(repo.path / "part", "run", "again", *playing).err
 
 
+@pytest.mark.parametrize("damage", ["extension", "main-gone"])
+def test_in_a_checkout_that_git_cannot_read_it_is_said_that_there_are_no_commits(
+    git_repo: GitRepo, tmp_path: Path, damage: str
+) -> None:
+    repo = git_repo({"a": "a"})
+    where = repo.path
+    if damage == "extension":  # as of a newer git
+        repo.git("config", "core.repositoryFormatVersion", "1")
+        repo.git("config", "extensions.ofTomorrow", "true")
+    else:
+        where = tmp_path / "linked"
+        repo.git("worktree", "add", str(where))
+        repo.path.rename(tmp_path / "gone")
+
+    ran = endstate(where, "run", "do it", *script(where, {"text": "done"}))
+
+    assert (ran.code, ran.out) == (0, "done\n")
+    assert f"git cannot read the .git in {where}, so that is treated as a plain directory" in ran.err
+
+
 def test_instructions_and_configuration_are_frozen_with_the_session(workspace: Path) -> None:
     """E05 on the command line: what was read at the start holds, whatever the agent writes since."""
     (workspace / "AGENTS.md").write_text("Be brief.")
