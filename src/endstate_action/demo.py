@@ -23,6 +23,7 @@ from endstate_action.errors import EndstateError, InputError
 from endstate_action.run import Choice, Ports, run
 from endstate_action.state.fold import State
 from endstate_action.state.session import SessionStore
+from endstate_action.system.names import short
 from endstate_action.system.process import capture, fork
 
 FILE = "ENDSTATE-DEMO.md"
@@ -37,6 +38,14 @@ def demo(repository: Path | None, environ: Mapping[str, str], say: Callable[[str
         InputError: `repository` is no git repository.
         EndstateError: one of the runs failed.
     """
+    try:
+        repository = repository and repository.resolve(strict=True)
+    except (OSError, RuntimeError) as error:  # links in a circle are the latter
+        why = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"--repo {short(str(repository))} cannot be used ({why}). Nothing was run.",
+            hint="--repo takes a git repository; without it the current one is used, or a small one is made.",
+        ) from error
     with tempfile.TemporaryDirectory(prefix="endstate-demo-") as scratch:
         places = [Path(scratch) / name for name in ("killed", "undisturbed")]
         origin = _copy(repository, places, environ)

@@ -82,9 +82,16 @@ def deliver_by_hand(
 
 def evidence_file(text: str, workspace: Path, state_dir: str) -> Path:
     """Where evidence is to be written. Raises: InputError: nothing can be, or it would change what it is about."""
+    unusable = InputError(
+        f"--evidence {short(text)} cannot be written. Nothing was run.",
+        hint="Name a file in a directory that exists and is yours.",
+    )
     file, workspace = Path(text).absolute(), workspace.resolve()
-    folder = file.parent.resolve()
-    if file.is_dir():
+    try:
+        folder, is_directory = file.parent.resolve(), file.is_dir()
+    except (OSError, RuntimeError) as error:  # a name that is too long, links in a circle
+        raise unusable from error
+    if is_directory:
         raise InputError(
             f"--evidence {text} is a directory. Nothing was run.", hint="Name a file, ../evidence.json for example."
         )
@@ -94,10 +101,7 @@ def evidence_file(text: str, workspace: Path, state_dir: str) -> Path:
             hint=f"Name a file outside, ../{file.name} for example.",
         )
     if not folder.is_dir() or not os.access(folder, os.W_OK) or (os.path.lexists(file) and not file.is_file()):
-        raise InputError(
-            f"--evidence {text} cannot be written. Nothing was run.",
-            hint="Name a file in a directory that exists and is yours.",
-        )
+        raise unusable
     return folder / file.name
 
 

@@ -284,6 +284,28 @@ def test_a_thread_that_is_left_behind_changes_no_exit_code(workspace: Path, argu
     assert done.stdout or done.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "x", "--script", "../script.json", "--state-dir", "LONG/x"),
+        ("sessions", "list", "--state-dir", "LONG"),
+        ("run", "x", "--script", "../script.json", "--evidence", "../LONG"),
+        ("run", "x", "--script", "../script.json", "--evidence", "../circle/x"),
+        ("demo", "--repo", "LONG"),
+        ("demo", "--repo", "../circle"),
+    ],
+)
+def test_a_path_that_can_be_none_is_refused_in_words(workspace: Path, arguments: tuple[str, ...]) -> None:
+    (workspace.parent / "circle").symlink_to("circle")
+    script(workspace, {"text": "done"})
+
+    ran = endstate(workspace, *(a.replace("LONG", "x" * 300) for a in arguments))
+
+    assert (ran.code, "internal error" in ran.err) == (2, False), ran.err
+    assert "Nothing was run" in ran.err or "nothing was started" in ran.err
+    assert list(workspace.iterdir()) == []
+
+
 @pytest.mark.parametrize("arguments", [(), ("sessions",)])
 def test_a_command_that_needs_another_shows_its_help(workspace: Path, arguments: tuple[str, ...]) -> None:
     ran = endstate(workspace, *arguments)

@@ -22,6 +22,7 @@ SandboxChoice = Literal["auto", "required", "off"]
 _Choice = TypeVar("_Choice", bound=str)
 
 PROMPT_MAX_BYTES = 120 * 1024
+_NAME_MAX_BYTES = 255
 INPUTS = (
     "prompt",
     "prompt-file",
@@ -200,7 +201,8 @@ def parse_state_dir(name: str, text: str) -> str:
     """A path inside the workspace, normalised: a rename into the workspace needs the same mount."""
     parts = [part for part in text.split("/") if part not in ("", ".")]
     outside = text.startswith("/") or ".." in parts or "\0" in text
-    if outside or not parts or any(part.lower() == ".git" for part in parts):
+    too_long = any(len(part.encode(errors="surrogateescape")) > _NAME_MAX_BYTES for part in parts)
+    if outside or too_long or not parts or any(part.lower() == ".git" for part in parts):
         raise _refused(name, text, "a path inside the workspace, relative to it, and not in .git")
     return "/".join(parts)
 
