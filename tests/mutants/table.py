@@ -1560,6 +1560,22 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/cli/test_surface.py::test_a_closed_standard_stream_stops_nothing",),
     ),
     Mutant(
+        name="commit-given-back",
+        guard="What root commits in somebody else's repository is its owner's",
+        file="src/endstate_action/system/git.py",
+        old="                    give_back(top)",
+        new="                    str(top)",
+        tests=("tests/unit/system/test_git.py::test_what_root_commits_belongs_to_the_repositorys_owner",),
+    ),
+    Mutant(
+        name="give-back-one-name",
+        guard="A file of root's own is not given away for a name that it has in somebody else's repository",
+        file="src/endstate_action/system/git_owner.py",
+        old=" and found.st_nlink == 1)",
+        new=")",
+        tests=("tests/unit/system/test_git.py::test_what_root_commits_belongs_to_the_repositorys_owner",),
+    ),
+    Mutant(
         name="git-unreadable-told",
         guard="A new session says that it has no commits since git cannot read what is there",
         file="src/endstate_action/run.py",

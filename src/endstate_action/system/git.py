@@ -36,6 +36,7 @@ from endstate_action.system.git_call import (
     text,
 )
 from endstate_action.system.git_message import identity, signature, with_trailer
+from endstate_action.system.git_owner import give_back
 from endstate_action.system.git_paths import Kind, at, kind, kind_of, problem, refused_name
 from endstate_action.system.git_trust import file_digest, is_from, is_held, trust_digest
 from endstate_action.system.git_view import view
@@ -385,16 +386,22 @@ class Repository:
         self._refuse_locks()
         parents = ("-p", expected_head.commit) if expected_head.commit else ()
         author = signature(self.identity, when)
-        with self._view(expected_head.commit) as seen:
-            staged = self._stage(seen, paths)
-            tree = seen.line("write-tree", "--missing-ok")
-            if expected_head.commit and tree == self.tree_of(expected_head.commit):
-                raise GitError("The last commit has these paths as they are.")
-            signed = with_trailer(message, *trailer).encode("utf-8", "replace")
-            commit = seen.with_env(author).line("commit-tree", tree, *parents, given=signed)
-        # Staged before published: the other order could leave a commit that the index seems to take back.
-        self._git.out("update-index", "-z", "--index-info", given=staged)
-        self._move_head(commit, expected_head, author)
+        try:
+            with self._view(expected_head.commit) as seen:
+                staged = self._stage(seen, paths)
+                tree = seen.line("write-tree", "--missing-ok")
+                if expected_head.commit and tree == self.tree_of(expected_head.commit):
+                    raise GitError("The last commit has these paths as they are.")
+                signed = with_trailer(message, *trailer).encode("utf-8", "replace")
+                commit = seen.with_env(author).line("commit-tree", tree, *parents, given=signed)
+            # Staged before published: the other order could leave a commit that the index seems to take back.
+            self._git.out("update-index", "-z", "--index-info", given=staged)
+            self._move_head(commit, expected_head, author)
+        finally:
+            # It is said by whoever then cannot write there; the commit is made all the same.
+            with suppress(OSError):
+                for top in {self.git_dir, self.common_dir}:
+                    give_back(top)
         return commit
 
     def remove_stale_locks(self, younger_than: float) -> list[Path]:

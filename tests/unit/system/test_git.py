@@ -360,6 +360,28 @@ def test_a_repeat_from_the_same_state_makes_the_same_commit(git_repo: GitRepo, o
     assert repo.git("show", "-s", "--format=%at %ct", first) == f"{int(WHEN)} {int(WHEN)}"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root works in somebody else's repository")
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_what_root_commits_belongs_to_the_repositorys_owner(
+    git_repo: GitRepo, opened: Opened, tmp_path: Path, is_linked: bool
+) -> None:
+    repo = git_repo({"a": "1"})
+    main, owners = repo.path / ".git", tmp_path / "owners"
+    owners.write_text("root's own, and by another name in the repository")
+    if is_linked:
+        repo.git("worktree", "add", "--quiet", "-b", "side/way", str(tmp_path / "linked"))
+        repo = Repo(tmp_path / "linked")
+    for place in (main, *main.rglob("*"), repo.path, *repo.path.iterdir()):
+        os.chown(place, 65534, 65534, follow_symlinks=False)
+    os.link(owners, main / "logs" / "planted")
+    repo.write({f"f{n}": str(n) for n in range(20)})
+
+    commit(opened(repo), *(f"f{n}" for n in range(20)))
+
+    assert {p for p in main.rglob("*") if p.lstat().st_uid != 65534} == {main / "logs" / "planted"}
+    assert owners.stat().st_uid == 0
+
+
 def test_the_author_is_the_configured_one_or_a_constant(git_repo: GitRepo, opened: Opened, tmp_path: Path) -> None:
     repo = git_repo({"a": "1"})
     repo.write({"a": "2"})
