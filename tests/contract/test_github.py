@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -58,6 +59,27 @@ def post(github: GitHub) -> Any:
 
 def read(github: GitHub) -> Any:
     return told(lambda: list(github.pages(COMMENTS, NEEDS)))
+
+
+_REFUSED = """
+import sys
+from endstate_action.ci.github import GitHub
+from endstate_action.ci.outcome import told
+github = GitHub(sys.argv[1], sys.argv[2], {}, pauses_s=(0, 0))
+print(told(lambda: github.read("/repos/org/repo/issues/7/comments", needs="pull-requests: read")))
+"""
+
+
+@pytest.mark.parametrize("kind", ["403", "secondary"])
+def test_what_github_refuses_is_told_by_its_outcome_and_printed_by_nobody(server, kind):
+    server.fault("comment.list", kind, retry_after=1)
+
+    done = subprocess.run(
+        [sys.executable, "-c", _REFUSED, server.url, TOKEN], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.stdout
+    assert done.stderr == ""
 
 
 # Writes.

@@ -6,6 +6,14 @@ from tests.mutants.row import Mutant
 
 ROWS: tuple[Mutant, ...] = (
     Mutant(
+        name="library-is-silent",
+        guard="The library that speaks to GitHub prints nothing of its own",
+        file="src/endstate_action/ci/github.py",
+        old='        logging.getLogger(f"github.{module}").setLevel(logging.WARNING)\n',
+        new='        logging.getLogger(f"github.{module}")\n',
+        tests=("tests/contract/test_github.py::test_what_github_refuses_is_told_by_its_outcome_and_printed_by_nobody",),
+    ),
+    Mutant(
         name="post-sent-once",
         guard="A write is never repeated by the library",
         file="src/endstate_action/ci/github.py",

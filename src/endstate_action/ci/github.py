@@ -12,6 +12,7 @@ knowing whether a request arrived. Proxies and certificates come from a mapping,
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 import ssl
@@ -329,6 +330,10 @@ def _requester(endpoint: Endpoint, timeout_s: int, pause_s: float, *, is_retryin
     from github.GithubRetry import GithubRetry
     from github.Requester import HTTPRequestsConnectionClass, HTTPSRequestsConnectionClass, Requester
     from requests.adapters import HTTPAdapter
+
+    # The library prints by a handler of its own: each refusal, pause and redirect, in the server's words.
+    for module in ("GithubRetry", "Requester"):
+        logging.getLogger(f"github.{module}").setLevel(logging.WARNING)
 
     class Adapter(HTTPAdapter):
         def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:

@@ -519,7 +519,12 @@ def _durable(now: Working) -> str:
     if now.is_durable:
         return f"Checkpoints: {plain(now.store, 200)}."
     remedy = f" Remedy: {plain(now.remedy, 400)}." if now.remedy else ""
-    return f"**If this machine is lost, the work is lost**: {plain(now.store, 200)}.{remedy}"
+    there = (
+        "there is no store for checkpoints"
+        if now.store == "none"
+        else f"no checkpoint is in {plain(now.store, 200)} yet"
+    )
+    return f"**If this machine is lost, the work is lost**: {there}.{remedy}"
 
 
 def _silence(now: Working) -> str:

@@ -384,10 +384,13 @@ def test_a_working_comment_says_what_its_silence_means():
     assert parse_marker(body) == Marker(OWNER, SESSION, 1, 2, "working")
 
 
-def test_a_run_that_cannot_ship_says_so_first():
-    told = working(replace(NOW, is_durable=False, store="none: read-only token", remedy="`store: git-ref`"), OWNER)
-    assert "**If this machine is lost, the work is lost**" in told
-    assert "Remedy:" in told
+@pytest.mark.parametrize(
+    ("store", "why"),
+    [("none", "there is no store for checkpoints"), ("Actions cache", "no checkpoint is in Actions cache yet")],
+)
+def test_a_run_that_cannot_ship_says_so_first(store, why):
+    told = working(replace(NOW, is_durable=False, store=store, remedy="`store: git-ref`"), OWNER)
+    assert f"**If this machine is lost, the work is lost**: {why}. Remedy:" in told
     assert "it begins anew" in told
 
 
