@@ -174,24 +174,51 @@ find_python() {
 # Somebody else's could hold anything.
 is_ours() { [ -n "$(find "$1" -prune -type d -user "$(id -u)" 2>/dev/null)" ]; }
 
-# Sets environment, or ends with 1 where there is none yet. Whatever has that name is whole: it got it last.
+# Says which files an environment has, by name and size. Byte code comes and goes.
+listing='
+import hashlib, os, sys
+digest = hashlib.sha256()
+for folder, folders, names in os.walk(sys.argv[1]):
+    folders[:] = sorted(name for name in folders if name != "__pycache__")
+    for name in sorted(names):
+        path = os.path.join(folder, name)
+        if not path.endswith(("/.files", ".pyc")):
+            digest.update(ascii((os.path.relpath(path, sys.argv[1]), os.lstat(path).st_size)).encode())
+print(digest.hexdigest())
+'
+
+files_of() { "$python" -I -S -c "$listing" "$1"; }
+
+# It got its name last, so it was whole; but a clean-up of the machine may have taken files since.
+is_whole() {
+    is_ours "$1" && [ -x "$1/bin/python" ] && [ -r "$1/.files" ] && [ "$(files_of "$1")" = "$(cat "$1/.files")" ]
+}
+
+# Sets environment, or ends with 1 where there is none that can be used.
 find_environment() {
     for root in "$@"; do
         environment=$root/$folder/$key
-        if is_ours "$environment" && [ -x "$environment/bin/python" ]; then return; fi
+        if is_whole "$environment"; then return; fi
     done
     return 1
 }
+
+# Libraries cannot be loaded from a mount without that right, nor programs started there.
+may_execute() { printf '#!/bin/sh\n' >"$1/.try" && chmod +x "$1/.try" && "$1/.try" && rm "$1/.try"; }
 
 # Sets environment and made, a place beside it that nobody else uses.
 find_place() {
     for root in "$@"; do
         environment=$root/$folder/$key
         if (umask 077 && mkdir -p "$root/$folder") 2>/dev/null && is_ours "$root/$folder" &&
-            made=$(mktemp -d "$root/$folder/.making-XXXXXX" 2>/dev/null); then return; fi
+            made=$(mktemp -d "$root/$folder/.making-XXXXXX" 2>/dev/null); then
+            if (may_execute "$made") 2>/dev/null; then return; fi
+            rm -rf "$made"
+        fi
     done
-    fail "No place for Python's packages can be written: $(printf '%s, ' "$@")each is read-only, full or somebody else's." \
-        "Make RUNNER_TEMP or RUNNER_TOOL_CACHE writable for the runner's user."
+    made=''
+    fail "There is no place for Python's packages: $(printf '%s, ' "$@")each is read-only, full, mounted noexec or somebody else's." \
+        "Give RUNNER_TEMP or RUNNER_TOOL_CACHE a place that the runner's user may write to and execute from."
 }
 
 # pip in isolation reads no variables, so these are said to it; not as arguments, which everybody can read.
@@ -231,14 +258,25 @@ install_packages() {
     fi
 }
 
+disk_is_full() {
+    fail "Python's packages could not be written, since the disk is full or read-only." \
+        "Free some space under ${environment%/*}, and re-run."
+}
+
+# What a tool said, and the cause that it named where that is none of the tool's own.
+explain() {
+    show_log
+    if grep -qiE 'no space left on device|disk quota exceeded|read-only file system' "$log"; then disk_is_full; fi
+}
+
 make_environment() {
     patiently "$python" -I -S -m venv --without-pip "$made" || {
-        show_log
+        explain
         fail "No environment for Python's packages could be made with $python." \
             "Install Python's venv module (Debian: python3-venv), or add a step with actions/setup-python."
     }
     install_packages || {
-        show_log
+        explain
         if grep -qiE 'hash mismatch|do not match the hashes' "$log"; then
             fail "A package that the index gave is not the one that this release was tested with, so it was not installed." \
                 "Ask whoever keeps the package index (or proxy) of this runner; a re-run helps only if a download was cut."
@@ -246,14 +284,19 @@ make_environment() {
         fail "The Python packages that endstate needs could not be installed, see the lines above." \
             "Let the runner reach a package index, or name one in UV_DEFAULT_INDEX or PIP_INDEX_URL, and re-run."
     }
-    cp -R "$here/src/endstate_action" "$made"/lib/python3*/site-packages/ || fail "The disk is full or read-only." \
-        "Free some space under $made and re-run."
-    # A rename that fails where the name is taken: another step was faster, and made the same.
-    if "$python" -I -S -c 'import os, sys; os.rename(*sys.argv[1:])' "$made" "$environment" 2>/dev/null; then
-        made=''
-    elif ! is_ours "$environment"; then
-        fail "The environment $environment could not be put in place." "Remove it, and re-run."
+    cp -R "$here/src/endstate_action" "$made"/lib/python3*/site-packages/ || disk_is_full
+    files_of "$made" >"$made/.files" || disk_is_full
+    if ! put_in_place && ! is_whole "$environment"; then
+        # What has the name is damaged: a second rename finds it free.
+        if is_ours "$environment"; then rm -rf "$environment" || true; fi
+        put_in_place || is_whole "$environment" ||
+            fail "The environment $environment could not be put in place." "Remove it, and re-run."
     fi
+}
+
+# A rename that fails where the name is taken: another step may have been faster, and made the same.
+put_in_place() {
+    "$python" -I -S -c 'import os, sys; os.rename(*sys.argv[1:])' "$made" "$environment" 2>/dev/null && made=''
 }
 
 # --- The story -------------------------------------------------------------------------------------

@@ -173,6 +173,19 @@ def test_a_half_made_environment_is_never_used(tmp_path, package, number, instal
     assert " made in " in again.err
 
 
+def test_a_step_that_is_interrupted_takes_nothing_from_another(machine, package):
+    with index_of(package, stall=True) as stalled:
+        first = machine.start(PIP_INDEX_URL=stalled.url, RECORD=str(machine.where / "never.json"))
+        deadline = time.monotonic() + 30
+        while not stalled.requests and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert machine.run().code == 0
+        first.terminate()
+        first.communicate(timeout=30)
+    assert first.returncode == 75
+    assert " reused in " in machine.run().err
+
+
 def test_an_environment_of_somebody_else_is_not_used(machine):
     """It could hold anything. (As root one can make somebody else's; others only see their own.)"""
     if os.geteuid() != 0:
@@ -184,6 +197,25 @@ def test_an_environment_of_somebody_else_is_not_used(machine):
     done = machine.run()
     assert done.code == 0
     assert not done.seen["file"].startswith(str(environment))
+
+
+@pytest.mark.parametrize("gone", ["bin", "bin/python", "lib", "a module", "half of a module"])
+def test_a_damaged_environment_is_made_anew(machine, gone):
+    """As where a clean-up of the machine took files of it."""
+    assert machine.run().code == 0
+    (environment,) = machine.environments()
+    (module,) = environment.glob("lib/*/*/endstate_stand_in.py")
+    if gone == "half of a module":
+        module.write_bytes(module.read_bytes()[:9])
+    elif gone in ("bin", "lib"):
+        shutil.rmtree(environment / gone)
+    else:
+        (module if gone == "a module" else environment / gone).unlink()
+    again = machine.run()
+    assert (again.code, again.seen["release"]) == (0, "locked"), again.said
+    assert " made in " in again.err
+    assert machine.environments() == [environment]
+    assert " reused in " in machine.run().err
 
 
 # What a pull request can plant
@@ -390,7 +422,43 @@ def test_a_home_that_cannot_be_written_is_not_needed(machine):
 def test_a_machine_where_nothing_can_be_written_says_so(machine):
     done = machine.run(RUNNER_TOOL_CACHE="/proc/a", RUNNER_TEMP="/proc/b")
     assert (done.code, done.seen) == (2, {})
-    assert said_once(done, "/proc/a, /proc/b, each is read-only, full or somebody else's.")
+    assert said_once(done, "/proc/a, /proc/b, each is read-only, full, mounted noexec or somebody else's.")
+
+
+def run_with_a_disk(machine, place, options, **more):
+    """With a file system of its own at `place`; skips where none can be mounted."""
+    place.mkdir(exist_ok=True)
+    there = f"{shutil.which('mount')} -t tmpfs -o {options} none {place} || exit 77"
+    stub(machine, "beside", f'exec {shutil.which("unshare")} -rm sh -c \'{there}; exec "$@"\' sh "$@"')
+    done = replace(machine, shell=("beside",)).run(**more)
+    if done.code == 77 or "unshare" in done.err:
+        pytest.skip(f"no file system can be mounted here: {done.err.strip()}")
+    return done
+
+
+def test_a_place_that_programs_cannot_run_from_is_passed_over(machine):
+    """Libraries of packages could not be loaded from it."""
+    place = machine.where / "noexec"
+    done = run_with_a_disk(machine, place, "noexec", RUNNER_TOOL_CACHE=str(place))
+    assert done.seen["file"].startswith(str(machine.temp)), done.said
+    done = run_with_a_disk(machine, place, "noexec", RUNNER_TOOL_CACHE=str(place), RUNNER_TEMP=str(place))
+    assert (done.code, done.seen) == (2, {})
+    assert said_once(done, "mounted noexec or somebody else's. Nothing was run and nothing was spent.")
+
+
+@pytest.mark.parametrize("installer", INSTALLERS)
+def test_where_the_disk_is_full_that_is_said(tmp_path, installer):
+    large = wheel(tmp_path, 'RELEASE = "locked"\n' + f"A = {os.urandom(500_000).hex()!r}\n")
+    with index_of(large) as index:
+        machine = runner(tmp_path / "machine", index)
+        put_stand_in(machine.action, large)
+        with_installer(machine, installer)
+        place = machine.where / "tiny"
+        done = run_with_a_disk(machine, place, "size=512k", RUNNER_TOOL_CACHE=str(place))
+    assert (done.code, done.seen, done.outputs) == (2, {}, "conclusion=failed\n")
+    assert said_once(
+        done, f"the disk is full or read-only. Nothing was run and nothing was spent. Free some space under {place}"
+    )
 
 
 @pytest.mark.parametrize("system", ["MINGW64_NT-10.0-20348", "MSYS_NT-10.0", "CYGWIN_NT-10.0"])

@@ -123,11 +123,11 @@ ROWS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="entrypoint-makes-aside",
-        guard="An environment gets its name only when it is whole",
+        guard="An environment is made under a name of its own, which no other step touches",
         file="entrypoint.sh",
         old='made=$(mktemp -d "$root/$folder/.making-XXXXXX" 2>/dev/null); then',
         new='mkdir -p "$environment" && made=$environment; then',
-        tests=("tests/action/test_entrypoint.py::test_a_half_made_environment_is_never_used",),
+        tests=("tests/action/test_entrypoint.py::test_a_step_that_is_interrupted_takes_nothing_from_another",),
     ),
     Mutant(
         name="entrypoint-hears-during-set-up",
@@ -174,5 +174,30 @@ ROWS: tuple[Mutant, ...] = (
         tests=(
             "tests/action/test_entrypoint.py::test_python_is_found_in_the_tool_cache_where_its_download_was_finished",
         ),
+    ),
+    Mutant(
+        name="entrypoint-wants-whole-environments",
+        guard="An environment that has lost files is made anew",
+        file="entrypoint.sh",
+        old='[ "$(files_of "$1")" = "$(cat "$1/.files")" ]',
+        new="true",
+        tests=("tests/action/test_entrypoint.py::test_a_damaged_environment_is_made_anew",),
+    ),
+    Mutant(
+        name="entrypoint-replaces-damaged",
+        guard="A damaged environment does not keep its name from the new one",
+        file="entrypoint.sh",
+        old='rm -rf "$environment" || true',
+        new="true",
+        tests=("tests/action/test_entrypoint.py::test_a_damaged_environment_is_made_anew",),
+    ),
+    Mutant(
+        name="entrypoint-passes-over-noexec",
+        guard="Packages are not put where their libraries could not be loaded",
+        file="entrypoint.sh",
+        old='if (may_execute "$made") 2>/dev/null; then',
+        new="if true; then",
+        tests=("tests/action/test_entrypoint.py::test_a_place_that_programs_cannot_run_from_is_passed_over",),
+        needs="unshare",
     ),
 )
