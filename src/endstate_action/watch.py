@@ -179,7 +179,7 @@ class _Watcher:
     def _head(self, runs: Runs, run: WorkflowRun) -> tuple[str | None, bool]:
         """The commit that the run should be about, and whether its pull request is open."""
         if run.event == "push":
-            return runs.head(run.branch), True
+            return runs.pushed(run), True
         if not run.is_about_a_pull_request:
             return None, True
         if not run.pull_requests:
@@ -213,6 +213,8 @@ class _Watcher:
             case Denied() if "already running" in words:
                 return Decision(False, "somebody has run it again meanwhile", is_told=False)
             case Denied() if "retried" not in words and "retry" not in words:
+                # The comment says that another attempt was asked for: nobody must wait for it.
+                self._tell(run, f"could not have it run again ({failure.reason})")
                 raise Failed(failure)
             case _:
                 left = Decision(False, f"GitHub did not run it again ({failure.reason})")

@@ -138,4 +138,28 @@ ROWS: tuple[Mutant, ...] = (
         new="        if True:\n",
         tests=("tests/unit/test_watch.py::test_a_run_that_goes_on_again_already_is_not_touched",),
     ),
+    Mutant(
+        name="watch-step-time-outs",
+        guard="A step that its own time limit ended is not run again",
+        file="src/endstate_action/ci/preemption.py",
+        old="""    ("' has timed out after ", """,
+        new="""    ("no such words", """,
+        tests=("tests/unit/ci/test_preemption.py::test_whatever_else_ended_it_is_left_alone",),
+    ),
+    Mutant(
+        name="watch-tags",
+        guard="The name of a tag is not taken for a branch that is gone",
+        file="src/endstate_action/ci/runs.py",
+        old='if isinstance(told(lambda: self._ref(f"tags/{run.branch}")), Applied):',
+        new="if False:",
+        tests=("tests/unit/test_watch.py::test_a_run_of_a_tag_is_run_again",),
+    ),
+    Mutant(
+        name="watch-says-what-was-refused",
+        guard="The comment does not promise an attempt that was refused",
+        file="src/endstate_action/watch.py",
+        old='self._tell(run, f"could not have it run again ({failure.reason})")',
+        new="pass",
+        tests=("tests/unit/test_watch.py::test_nobody_is_left_waiting_for_an_attempt_that_was_refused",),
+    ),
 )

@@ -226,6 +226,31 @@ def test_a_run_of_any_event_is_run_again(scene, event):
     assert scene.look().outputs["decision"] == "re-run"
 
 
+def test_a_run_of_a_tag_is_run_again(scene):
+    """A run names it where others name their branch; what an annotated tag is at is no commit."""
+    scene.server.git("update-ref", "refs/tags/v1.2.3", scene.server.tip("main"))
+    scene.lose()
+    scene.server.tell(RUN, event="push", head_branch="v1.2.3", pull_requests=[], head_sha="9" * 40)
+    assert scene.look().outputs["decision"] == "re-run"
+
+
+def test_a_run_whose_branch_is_gone_is_left_alone(scene):
+    scene.lose()
+    scene.server.tell(RUN, event="push", head_branch="gone", pull_requests=[], head_sha="9" * 40)
+    seen = scene.look()
+    assert (seen.outputs["decision"], scene.attempt) == ("left-alone", 1)
+    assert "its branch or tag is gone" in seen.outputs["reason"]
+
+
+def test_all_pages_of_annotations_are_read(scene):
+    scene.server.run(RUN, 1, "completed", "failure")
+    scene.server.job(RUN, JOB, attempt=1, steps=STEPS)
+    for number in range(120):
+        scene.server.note(JOB, f"A warning, {number}.")
+    scene.server.note(JOB, SHUTDOWN)
+    assert scene.look().outputs["decision"] == "re-run"
+
+
 # Asked once
 
 
@@ -347,6 +372,16 @@ def test_a_missing_permission_is_an_error_with_the_lines_to_paste(scene, operati
     assert "permissions:%0A  actions: write%0A  checks: read%0A  contents: read%0A  pull-requests: write" in seen.log
 
 
+def test_nobody_is_left_waiting_for_an_attempt_that_was_refused(scene):
+    scene.lose()
+    scene.comment()
+    scene.server.fault("run.rerun", "403", times=FOREVER)
+    assert scene.look().code == 2
+    first, second = (line for line in scene.bodies[0].split("\n") if line.startswith("**Watcher**"))
+    assert "could not have it run again" in first
+    assert "asks for another attempt" in second
+
+
 def test_a_token_that_has_expired_is_called_so(scene):
     scene.lose()
     seen = scene.look(INPUT_GITHUB_TOKEN="another")
@@ -437,3 +472,11 @@ def test_the_command_fails_its_step_where_it_may_not_look(scene):
     assert ran.out.startswith("::error title=endstate resume::")
     assert "Traceback" not in ran.err
     assert "expired-token" not in ran.out + ran.err
+
+
+def test_what_github_refuses_is_said_by_us_alone(scene):
+    """The library that we ask with prints what is refused as it goes along."""
+    scene.lose()
+    scene.server.fault("job.list", "403", times=FOREVER)
+    ran = endstate(scene.where, "rerun-preempted", env=scene.environment())
+    assert (ran.code, ran.err, ran.out.count("\n")) == (2, "", 1)

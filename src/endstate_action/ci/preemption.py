@@ -34,6 +34,9 @@ CANCELED = "The operation was canceled."
 
 NEVER = (
     ("has exceeded the maximum execution time", "a time limit ended it, and would again"),
+    # Of a step alone; it ends as on a lost machine, by signals. Older runners do not name the step.
+    ("' has timed out after ", "a time limit ended a step, and would again"),
+    ("The action has timed out.", "a time limit ended a step, and would again"),
     ("Canceling since ", "its concurrency group cancelled it for another run"),
     ("was canceled by @", "a person cancelled it"),
 )

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from endstate_action.ci.github import GitHub
-from endstate_action.ci.outcome import Failed, Failure, Unavailable, understood
+from endstate_action.ci.outcome import Absent, Applied, Failed, Failure, Unavailable, told, understood
 from endstate_action.ci.payload import Node, refused
 from endstate_action.ci.pull_request import place_of
 
@@ -24,6 +24,9 @@ _NEEDS_CONTENTS = "contents: read"
 
 MOST_JOB_PAGES = 3
 """300 jobs: a matrix has 256 at most."""
+
+_MOST_NOTE_PAGES = 10
+"""1,000 annotations of a job: a step can leave 30."""
 
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _FINE = frozenset({"success", "skipped", "neutral"})
@@ -131,8 +134,19 @@ class Runs:
 
     def head(self, branch: str) -> str:
         """The commit at which a branch is."""
-        path = f"{place_of(self.repository)}/git/ref/heads/{quote(branch)}"
-        return understood(_tip, self.github.read(path, needs=_NEEDS_CONTENTS))
+        return self._ref(f"heads/{branch}")
+
+    def pushed(self, run: WorkflowRun) -> str | None:
+        """The commit at which the branch of a push is; None for a tag, which a run names in the same place."""
+        found = told(lambda: self.head(run.branch))
+        if isinstance(found, Absent):
+            # What an annotated one is at is no commit, and a tag that is moved has a newer run.
+            if isinstance(told(lambda: self._ref(f"tags/{run.branch}")), Applied):
+                return None
+            found = Absent("its branch or tag is gone")
+        if not isinstance(found, Applied):
+            raise Failed(found)
+        return found.value
 
     def rerun(self, run: WorkflowRun) -> None:
         """Sent once.
@@ -141,6 +155,10 @@ class Runs:
             Failed: ambiguous too, where it may have been run again all the same.
         """
         self.github.write("POST", self._path(f"runs/{run.id}/rerun-failed-jobs"), needs=NEEDS_RERUN)
+
+    def _ref(self, name: str) -> str:
+        path = f"{place_of(self.repository)}/git/ref/{quote(name)}"
+        return understood(_tip, self.github.read(path, needs=_NEEDS_CONTENTS))
 
     def _job(self, found: Any) -> Job:
         number, job = understood(_job, found)
@@ -151,7 +169,9 @@ class Runs:
     def _annotations(self, job: int) -> tuple[Annotation, ...] | Failure:
         path = f"{place_of(self.repository)}/check-runs/{job}/annotations"
         try:
-            return tuple(understood(_annotation, found) for found in self.github.pages(path, NEEDS_CHECKS, most=1))
+            return tuple(
+                understood(_annotation, found) for found in self.github.pages(path, NEEDS_CHECKS, most=_MOST_NOTE_PAGES)
+            )
         except Failed as failed:
             return failed.failure
 

@@ -49,6 +49,10 @@ SELF_HOSTED = (
 WINDOWS = "Operating system is shutting down for computer 'SPOT-17'"
 CANCELED = "The operation was canceled."
 TIME_OUT = "The job running on runner GitHub Actions 4 has exceeded the maximum execution time of 110 minutes."
+STEP_TIME_OUTS = (
+    "The action 'Run org/endstate-action@v1' has timed out after 30 minutes.",
+    "The action has timed out.",
+)
 REPLACED = "Canceling since a higher priority waiting request for endstate-7 exists"
 BY_PERSON = "The run was canceled by @alice."
 STRONG = [SHUTDOWN, HOSTED, HOSTED_BEFORE, SELF_HOSTED, WINDOWS]
@@ -96,6 +100,10 @@ RUN_AGAIN = [
 
 LEFT_ALONE = [
     *[pytest.param(RUN, job(TIME_OUT, text), id=f"time-out-{n}") for n, text in enumerate([*STRONG, CANCELED])],
+    *[
+        pytest.param(RUN, job("m", text, step_end="failure", title="endstate: interrupted"), id=f"step-time-out-{n}")
+        for n, text in enumerate(STEP_TIME_OUTS)
+    ],
     *[
         pytest.param(CANCELLED, job(BY_PERSON, text, end="cancelled"), id=f"person-{n}")
         for n, text in enumerate(STRONG)
