@@ -33,7 +33,7 @@ from endstate_action.state.checkpoint.choose import (
 )
 from endstate_action.state.checkpoint.manifest import Manifest
 from endstate_action.state.checkpoint.read import Opened
-from endstate_action.state.epoch import Claimed, NotClaimed, TakenOver, claim, fence, highest_above
+from endstate_action.state.epoch import Claimed, NotClaimed, TakenOver, claim, fence, highest_above, highest_taken
 from endstate_action.state.fold import State
 from endstate_action.state.keys import MAX_EPOCH, claim_key, is_lineage
 from endstate_action.state.records import all_kept
@@ -293,7 +293,7 @@ class Stored:
 
     lineage: str
     epoch: int | None
-    """The highest number that was claimed."""
+    """The highest number that is taken."""
     checkpoints: tuple[tuple[Seen, Manifest | None], ...]
     """The newest first. Older ones than a usable one are not opened."""
     local: Local | None
@@ -311,9 +311,10 @@ def inspect(depot: Depot, line: Line, sessions: SessionStore, *, half_restored: 
     entries = tuple(
         (seen, looked.opened[seen.key].manifest if seen.key in looked.opened else None) for seen in looked.seen
     )
+    taken = highest_taken(depot.store, line.lineage)
     return Stored(
         line.lineage,
-        highest_above(depot.store, line.lineage, 0),
+        taken.epoch if taken else None,
         entries,
         local,
         choose(local, looked.seen, 0),

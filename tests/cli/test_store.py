@@ -506,6 +506,24 @@ def test_a_damaged_newest_entry_is_set_aside_and_said(place: Place, damage: Call
     assert (place.workspace / "b.txt").read_text() == "b\n"
 
 
+def test_where_the_store_has_lost_its_claims_a_resume_goes_on_from_the_newest_checkpoint_and_above_it(
+    place: Place,
+) -> None:
+    place.killed()
+    session = place.session()
+    assert place.run("--resume", "--max-steps", "2").code == 1
+    for path in place.store.glob("es1/*/*"):
+        if path != place.checkpoints()[-1]:
+            path.unlink()
+    place.clone()
+    assert f"would restore es1/{session}/c0002-" in place.ask("restore", "--dry-run").out
+    ran = place.run("--resume", "--session", session)
+    assert ran.code == 0, ran.err
+    assert f"Restored from es1/{session}/c0002-" in ran.err
+    assert place.claims() == ["e0003"]
+    assert {path.name[:5] for path in place.checkpoints()} == {"c0003"}
+
+
 def test_an_entry_under_another_name_is_not_used(place: Place) -> None:
     """Renamed to be the newest of all."""
     place.replies = [calls(WRITE), {"text": "done"}]

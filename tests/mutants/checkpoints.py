@@ -74,6 +74,16 @@ ROWS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        name="epoch-above-what-was-shipped",
+        guard="A number under which something was shipped is taken, also where its claim is gone",
+        file="src/endstate_action/state/epoch.py",
+        old="if newest and newest.epoch > above else taken",
+        new="if newest and newest.epoch < 0 else taken",
+        tests=(
+            "tests/unit/state/test_epoch.py::test_a_number_whose_claim_is_gone_is_not_claimed_where_its_checkpoints_are_there",
+        ),
+    ),
+    Mutant(
         name="fence-any-higher",
         guard="The fence asks for any higher epoch, not only for the next",
         file="src/endstate_action/state/epoch.py",

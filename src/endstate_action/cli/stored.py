@@ -74,7 +74,7 @@ def _exit_code(stored: Stored) -> int:
     if error := stored.refused or refusal(stored.choice):
         return error.exit_code
     if stored.epoch == MAX_EPOCH:
-        _say(f"The store has a claim of attempt {MAX_EPOCH}, and there is no higher number: a resume is refused.")
+        _say(f"The store has an object of attempt {MAX_EPOCH}, and there is no higher number: a resume is refused.")
         return StoreUnusable.exit_code
     return 0
 

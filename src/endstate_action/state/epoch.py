@@ -12,7 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from endstate_action.state.keys import MAX_EPOCH, claim_key, claimed_epoch, claims_prefix
+from endstate_action.state.keys import (
+    MAX_EPOCH,
+    CheckpointKey,
+    checkpoints_prefix,
+    claim_key,
+    claimed_epoch,
+    claims_prefix,
+)
 from endstate_action.state.search import Numbering, covering, foreign, highest
 from endstate_action.state.stores.base import Denied, Exists, RateLimited, Store, Stored, StoreUnreadable, Unavailable
 
@@ -64,7 +71,7 @@ def claim(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Claimed | NotClaimed:
-    """The next epoch, higher than any that was ever claimed and than `above`.
+    """The next epoch, higher than any that was ever claimed, than that of any checkpoint, and than `above`.
 
     Args:
         payload: stored as it is, readable by everybody: it must hold no secret.
@@ -75,8 +82,8 @@ def claim(
         StoreUnreadable: what was claimed before could not be asked.
     """
     until = clock() + deadline_s
-    last = highest_above(store, lineage, above, timeout_s=min(REQUEST_S, deadline_s))
-    epoch, doubts = max(above, last or 0) + 1, 0
+    taken = highest_taken(store, lineage, above, timeout_s=min(REQUEST_S, deadline_s))
+    epoch, doubts = max(above, taken.epoch if taken else 0) + 1, 0
     outcome = NotClaimed("unavailable", "the store did not answer in time")
     while epoch <= MAX_EPOCH:
         left_s = until - clock()
@@ -104,10 +111,38 @@ def claim(
                 sleep(min(_PAUSE_S, max(0.0, until - clock())))
     return NotClaimed(
         "used_up",
-        f"it has the claim {claim_key(lineage, MAX_EPOCH)}, and there is no number above {MAX_EPOCH}",
-        "No task comes that far by itself. Delete that object from the store, and all claims above the attempts that "
+        f"it has {taken.key if taken else claim_key(lineage, MAX_EPOCH)}, and there is no number above {MAX_EPOCH}",
+        "No task comes that far by itself. Delete that object from the store, and all others above the attempts that "
         "you know of; or begin a new task, by a new run of the workflow or `endstate run` without --resume.",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A number that no attempt may claim any more, and the key that says so."""
+
+    epoch: int
+    key: str
+
+
+def highest_taken(store: Store, lineage: str, above: int = 0, *, timeout_s: float = REQUEST_S) -> Taken | None:
+    """The highest epoch after `above` that has a claim or a checkpoint; None where there is none.
+
+    A store may have let go of a claim, the oldest object of its attempt, and still have what was shipped under it.
+    Claimed again, that number would hide the checkpoints of higher ones, and make new ones older than those it has.
+
+    Raises:
+        StoreUnreadable: nothing is known.
+    """
+    epoch = highest_above(store, lineage, above, timeout_s=timeout_s)
+    taken = None if epoch is None else Taken(epoch, claim_key(lineage, epoch))
+    above = above if epoch is None else epoch
+    names = store.keys(checkpoints_prefix(lineage), timeout_s=timeout_s)
+    if names is None:
+        name = highest(store, _shipped(lineage), above=above, timeout_s=timeout_s)
+        names = [] if name is None else [name]
+    newest = max(filter(None, map(CheckpointKey.parse, names)), default=None)
+    return Taken(newest.epoch, str(newest)) if newest and newest.epoch > above else taken
 
 
 def highest_above(store: Store, lineage: str, mine: int, *, timeout_s: float = REQUEST_S) -> int | None:
@@ -145,3 +180,13 @@ def fence(store: Store, lineage: str, mine: int, *, timeout_s: float = REQUEST_S
 def _claims(lineage: str) -> Numbering:
     root = claims_prefix(lineage)
     return Numbering(4, lambda digits: root + digits, lambda key: claimed_epoch(key) if key.startswith(root) else None)
+
+
+def _shipped(lineage: str) -> Numbering:
+    root = checkpoints_prefix(lineage)
+
+    def epoch(name: str) -> int | None:
+        key = CheckpointKey.parse(name)
+        return key.epoch if key and key.lineage == lineage else None
+
+    return Numbering(4, lambda digits: root + digits, epoch)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from endstate_action.state.epoch import Claimed, Held, NotClaimed, TakenOver, fence, highest_above
 from endstate_action.state.epoch import claim as real_claim
-from endstate_action.state.keys import claim_key
+from endstate_action.state.keys import CheckpointKey, claim_key
 from endstate_action.state.search import covering
 from endstate_action.state.stores.base import StoreUnreadable, StoreUnusable
 from tests.support.memory_store import Fault, MemoryStore
@@ -63,6 +63,23 @@ def test_a_claim_is_above_all_that_were_made_whatever_the_store_calls_newest(tak
 def test_what_this_machine_knows_to_be_taken_is_not_claimed():
     assert claim(claimed(2), above=5) == Claimed(6)
     assert claim(claimed(8), above=5) == Claimed(9)
+
+
+@pytest.mark.parametrize("lists", [True, False], ids=["lists", "does not list"])
+@pytest.mark.parametrize("left", [(), (1,), (2,)], ids=["all gone", "the first is left", "the second is left"])
+def test_a_number_whose_claim_is_gone_is_not_claimed_where_its_checkpoints_are_there(left, lists):
+    store = claimed(*left, lists=lists)
+    for key in (CheckpointKey(LINEAGE, 1, 12, 0), CheckpointKey(LINEAGE, 3, 1, 0), CheckpointKey(OTHER, 7, 1, 0)):
+        store.objects[str(key)] = b""
+    assert claim(store) == Claimed(4)
+
+
+def test_what_has_the_last_number_is_named_whatever_it_is():
+    store = claimed(2)
+    store.objects[str(CheckpointKey(LINEAGE, 9_999, 1, 0))] = b""
+    outcome = claim(store)
+    assert isinstance(outcome, NotClaimed)
+    assert str(CheckpointKey(LINEAGE, 9_999, 1, 0)) in outcome.reason
 
 
 def test_another_tasks_claims_do_not_count():
