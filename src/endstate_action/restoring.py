@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from endstate_action.agent.observe import moved
+from endstate_action.config import Config
 from endstate_action.errors import Mismatch, NotRestored, SnapshotDamaged, StateError, UnknownSession
 from endstate_action.state.checkpoint.read import Opened
 from endstate_action.state.directory import StateDirectory
@@ -29,6 +30,7 @@ from endstate_action.state.snapshot.git_graph import Graph
 from endstate_action.state.snapshot.pack import apply, read_head
 from endstate_action.system import own_files
 from endstate_action.system.git_call import Git, GitError
+from endstate_action.system.names import short
 from endstate_action.system.tree import StatCache, scan
 from endstate_action.workplace import Workplace
 
@@ -121,6 +123,12 @@ def refuse_unfinished(state: StateDirectory) -> None:
         )
 
 
+def on_its_terms(place: Workplace, opened: Opened) -> Workplace:
+    """With the session's own configuration: what its snapshots leave out is not theirs to replace here either."""
+    frozen = opened.state.frozen if opened.state else None
+    return replace(place, config=Config.from_json(frozen.config)) if frozen else place
+
+
 def restore(
     opened: Opened,
     place: Workplace,
@@ -140,6 +148,7 @@ def restore(
         StateError: the checkpoint, the disk or the workspace does not allow it; what was here has been kept.
     """
     manifest = opened.manifest
+    place = on_its_terms(place, opened)
     refuse_elsewhere(opened, place, sessions, fetch_base)
     confirm()
     before = _noted(place.state) or Before(None, place.refs())
@@ -154,7 +163,12 @@ def restore(
     cache = StatCache(place.state.cache)
     cache.forget()
     tree_hash = scan(place.workspace, [name.encode() for name in (".git", place.state_name)], cache).tree_hash
+    reasons = restored.reasons if restored else ()
     if restored and restored.exact and manifest.tree_hash not in (None, tree_hash):
+        # The hash is of everything, and the snapshot, which came out as it was, is of all but this.
+        excluded = place.config.snapshot.exclude
+        reasons = tuple(f"{short(name)} is excluded from snapshots and may differ here" for name in excluded)
+    if restored and restored.exact and not reasons and manifest.tree_hash not in (None, tree_hash):
         raise NotRestored(
             f"The workspace was restored from {opened.key}, but its tree hash is not the one on record. "
             "Nothing was run.",
@@ -164,7 +178,6 @@ def restore(
     own_files.put(place.state.restored_log, json.dumps(_here(place.workspace, manifest.about.session)).encode())
     with own_files.directory(place.state.path) as parent:
         own_files.remove(place.state.restore_log.name, parent)
-    reasons = restored.reasons if restored else ()
     kept = before.kept
     replaced = snapshots.replaced(kept, restored.root) if snapshots and restored and kept else ()
     return Arrived(str(opened.key), tree_hash, kept, reasons, replaced, moved(before.refs, place.refs()), set_aside)

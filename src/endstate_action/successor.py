@@ -14,7 +14,15 @@ from typing import Any
 
 from endstate_action.durable import Depot, Line, NoDepot
 from endstate_action.errors import EndstateError, InputError, Mismatch, ProviderUnavailable, StateError, UnknownSession
-from endstate_action.restoring import Arrived, is_of_another, refuse_elsewhere, refuse_unfinished, restore, unfinished
+from endstate_action.restoring import (
+    Arrived,
+    is_of_another,
+    on_its_terms,
+    refuse_elsewhere,
+    refuse_unfinished,
+    restore,
+    unfinished,
+)
 from endstate_action.state.checkpoint.choose import (
     AlreadyDone,
     Choice,
@@ -203,7 +211,7 @@ class Successor:
         """What somebody has done in this checkout is not to be replaced unasked, though it would be kept."""
         if self.goes_on:
             return
-        place, session = self.place(_bound(opened)), opened.manifest.about.session
+        place, session = on_its_terms(self.place(_bound(opened)), opened), opened.manifest.about.session
         if is_of_another(opened, place):
             raise Mismatch(
                 f"Session {session} was begun in another repository, as far as git can tell: of the commits that it "
@@ -448,7 +456,12 @@ def _own_work(place: Workplace, base: str | None) -> list[str]:
     if repository is None:
         return []
     head = repository.head().commit
-    changed = sorted(repository.changes(head))
+    excluded = place.config.snapshot.exclude
+    changed = [
+        name
+        for name in sorted(repository.changes(head))
+        if not any(f"{name}/".startswith(f"{one}/") for one in excluded)
+    ]
     own = [f"files of its own ({few(changed)})"] if changed else []
     if head is not None and head != base and not repository.is_published(head):
         own.append(f"the commit {head[:12]}, which no remote repository has")

@@ -839,6 +839,54 @@ def test_a_restore_does_not_replace_what_somebody_has_done_in_the_checkout(place
     assert "What was here before is kept as snapshot" in told.err
 
 
+def test_what_is_excluded_from_snapshots_is_left_as_it_is_on_another_machine_and_that_is_said(place: Place) -> None:
+    place.origin.commit({".github/endstate.yml": "snapshot: {exclude: [deps]}\n"})
+    place.replies = [calls(WRITE, ("write", {"path": "deps/made", "content": "x"})), {"text": "done"}]
+    place.clone()
+    assert place.run("do it", "--max-steps", "1").code == 1
+    place.clone()
+    (place.workspace / "deps").mkdir()
+    (place.workspace / "deps" / "installed").write_text("by an earlier step\n")
+
+    ran = place.run("--resume")
+
+    assert ran.code == 0, ran.err
+    assert (place.workspace / "a.txt").read_text() == "x\n"
+    assert [path.name for path in (place.workspace / "deps").iterdir()] == ["installed"]
+    assert "Not restored: deps is excluded from snapshots and may differ here" in ran.err
+
+
+def test_what_a_restore_did_not_bring_is_told_to_the_model_and_is_nobodys_change(place: Place) -> None:
+    place.origin.commit({".gitignore": "ign/\n", ".github/endstate.yml": "snapshot: {ignored-max-files: 1}\n"})
+    place.replies = [calls(bash("mkdir ign; echo 1 > ign/1; echo 2 > ign/2; echo 3 > kept")), {"text": "done"}]
+    place.clone()
+    assert place.run("do it", "--max-steps", "1").code == 1
+    place.clone()
+
+    ran = place.run("--resume")
+
+    assert ran.code == 0, ran.err
+    note = place.state().told[-1].text
+    assert "No snapshot has what was in ign: it may be missing or different." in note
+    assert "somebody else" not in note
+    assert "kept" not in note
+    assert note.strip("[]") in ran.err
+
+
+def test_a_finished_session_says_the_same_tree_again_where_only_what_no_snapshot_keeps_has_changed(
+    place: Place,
+) -> None:
+    place.origin.commit({".github/endstate.yml": "snapshot: {exclude: [build]}\n"})
+    place.replies = [calls(("write", {"path": "build/x", "content": text})) for text in "12"] + [{"text": "done"}]
+    place.clone()
+
+    ran = place.run("do it", "--json")
+    again = place.run("--resume", "--json")
+
+    assert ran.json["tree-hash"] == again.json["tree-hash"]
+    assert endstate(place.workspace, "tree-hash").out.strip() == ran.json["tree-hash"]
+
+
 def test_a_session_that_is_started_over_begins_on_what_was_there_before_the_restore(place: Place) -> None:
     place.replies = [calls(WRITE), {"text": "done"}]
     assert place.run("do it", "--max-steps", "1").code == 1

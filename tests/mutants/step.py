@@ -248,6 +248,36 @@ ROWS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        name="no-snapshot-keeps-it",
+        guard="That no other snapshot comes of it does not say that nothing changed where a snapshot does not look",
+        file="src/endstate_action/agent/observe.py",
+        old=" and self._holds_all(root):",
+        new=":",
+        tests=(
+            "tests/cli/test_store.py::test_a_finished_session_says_the_same_tree_again_where_only_what_no_snapshot_keeps_has_changed",
+        ),
+    ),
+    Mutant(
+        name="not-brought-is-nobodys-change",
+        guard="What a restore did not bring is not called a change by somebody",
+        file="src/endstate_action/agent/observe.py",
+        old="                changes, not_kept = self._changes_of_kept(last, seen)\n",
+        new="                pass\n",
+        tests=(
+            "tests/cli/test_store.py::test_what_a_restore_did_not_bring_is_told_to_the_model_and_is_nobodys_change",
+        ),
+    ),
+    Mutant(
+        name="restore-on-the-sessions-terms",
+        guard="A restore leaves alone what the session's own snapshots leave out",
+        file="src/endstate_action/restoring.py",
+        old="    place = on_its_terms(place, opened)\n",
+        new="",
+        tests=(
+            "tests/cli/test_store.py::test_what_is_excluded_from_snapshots_is_left_as_it_is_on_another_machine_and_that_is_said",
+        ),
+    ),
+    Mutant(
         name="changed-files-are-files",
         guard="No directory is among the changed files",
         file="src/endstate_action/agent/observe.py",

@@ -6,7 +6,7 @@ overwritten by an agent that does not know of it; and an interrupted command cou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from endstate_action.state.snapshot import Restored, Snapshot
 from endstate_action.system.tree import Change, Entry, Kind, Scan, StatCache, diff, display, scan
 
 NAMED_AT_MOST = 20
+_BACK: Mapping[str, Literal["added", "removed"]] = {"added": "removed", "removed": "added"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,10 @@ class Snapshots(Protocol):
     def restore(self, root: str, *, keep: bool = True) -> Restored: ...
 
     def replaced(self, kept: str, root: str) -> tuple[str, ...]: ...
+
+    def difference(self, a: str, b: str) -> list[Change]: ...
+
+    def not_kept(self, root: str) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +117,15 @@ class Observer:
         if doubtful and self._cache:
             # What could write anything could write the cache, for this process or the next.
             self._cache.forget()
-        elif last is not None and root is not None and (last.root, last.head) == (root, head):
+        elif last is not None and root is not None and (last.root, last.head) == (root, head) and self._holds_all(root):
             return last
         found = scan(self.root, [name.encode() for name in self.excluded], self._cache, self._check)
         self._last = Seen(found.tree_hash, head, found, root)
         return self._last
+
+    def _holds_all(self, root: str) -> bool:
+        """Whether there is nothing that could change without another snapshot coming of it."""
+        return self._snapshots is not None and not self._snapshots.not_kept(root)
 
     def can_roll_back(self, root: str | None) -> bool:
         """Whether the snapshot is there, whole, and what it takes to restore it can be read."""
@@ -172,24 +181,31 @@ class Observer:
         `in_flight` are the paths of interrupted calls, which settling looks after.
         """
         told: list[str] = []
+        not_kept: tuple[str, ...] = ()
         by_call = None in in_flight
         if last.head != seen.head:
             told.append(f"HEAD was {last.head or 'unborn'} and is now {seen.head or 'unborn'}.")
         if last.tree_hash != seen.tree_hash:
             changes = self._changes(last, seen)
             if changes is None:
+                changes, not_kept = self._changes_of_kept(last, seen)
+            if changes is None or not (changes or not_kept):
                 told.append("Files changed; which ones is not known.")
                 # The scan of a call's end is kept just before it is recorded, so a kill in between ends here.
                 by_call = bool(in_flight)
             else:
                 others = [c for c in changes if not _is_of_a_call(c, in_flight)]
                 told += [f"Changed: {_listed(others)}."] if others else []
-        if not told:
+        if not told and not not_kept:
             return None
         cause = "by an interrupted call or by somebody else" if by_call else "by somebody else"
+        changed = [f"It was changed {cause}.", *told, "Nothing of it was undone."] if told else []
+        # After a restore on another machine these are what did not come along.
+        left = [f"No snapshot has what was in {_few(not_kept)}: it may be missing or different."] if not_kept else []
+        said = " ".join([*changed, *left])
         return (
-            f"[The workspace is not as this session last recorded it; it was changed {cause}. {' '.join(told)} "
-            "Nothing of it was undone. Look again before you rely on what you saw earlier.]"
+            f"[The workspace is not as this session last recorded it. {said} "
+            "Look again before you rely on what you saw earlier.]"
         )
 
     def _changes(self, last: Observed, seen: Seen) -> list[Change] | None:
@@ -198,6 +214,17 @@ class Observer:
         if before is None or before.tree_hash != last.tree_hash or not before.is_sound():
             return None
         return diff(before, seen.scan)
+
+    def _changes_of_kept(self, last: Observed, seen: Seen) -> tuple[list[Change] | None, tuple[str, ...]]:
+        """What snapshots tell where no scan does, as after a restore; and what they say nothing of."""
+        if self._snapshots is None or last.root is None or seen.root is None:
+            return None, ()
+        try:
+            # Backwards, since what the older one left out is no difference then.
+            back = self._snapshots.difference(seen.root, last.root)
+            return [replace(c, kind=_BACK.get(c.kind, c.kind)) for c in back], self._snapshots.not_kept(last.root)
+        except SnapshotDamaged:
+            return None, ()
 
 
 def moved(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
@@ -268,6 +295,10 @@ def _is_of_a_call(change: Change, in_flight: tuple[str | None, ...]) -> bool:
 
 
 def _listed(changes: list[Change]) -> str:
-    shown = [f"{display(c.path)} ({c.kind})" for c in changes[:NAMED_AT_MOST]]
-    more = len(changes) - len(shown)
+    return _few([f"{display(c.path)} ({c.kind})" for c in changes])
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = names[:NAMED_AT_MOST]
+    more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

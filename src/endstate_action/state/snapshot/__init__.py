@@ -181,6 +181,13 @@ class SnapshotStore:
             for _, item in listed.items():  # noqa: PERF102  (it is no dictionary)
                 item.content(self._objects)
 
+    def not_kept(self, root: str) -> tuple[str, ...]:
+        """What the snapshot says nothing of, as `names.display` spells it: what it left out, and what is excluded.
+
+        Raises: SnapshotDamaged.
+        """
+        return (*sorted(map(display, load(self._objects, root).meta.left_alone)), *self._limits.exclude)
+
     def difference(self, a: str, b: str) -> list[Change]:
         """What has to change in the workspace to get from `a` to `b`, apart from what `b` left out."""
         return changes(self._objects, load(self._objects, a), load(self._objects, b))
