@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -304,6 +306,49 @@ def test_a_path_that_can_be_none_is_refused_in_words(workspace: Path, arguments:
     assert (ran.code, "internal error" in ran.err) == (2, False), ran.err
     assert "Nothing was run" in ran.err or "nothing was started" in ran.err
     assert list(workspace.iterdir()) == []
+
+
+# Root may go anywhere, unless it gives that up.
+_ORDINARY = () if os.geteuid() else ("setpriv", *(f"--{which}=-dac_override,-dac_read_search" for which in
+                                                  ("bounding-set", "inh-caps")))  # fmt: skip
+needs_rights_that_bind = pytest.mark.skipif(
+    bool(_ORDINARY) and shutil.which(_ORDINARY[0]) is None, reason="root, and there is no setpriv"
+)
+
+
+def bound_by_rights(where: Path, first: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command after a line of shell, in a process that is held to the rights of files."""
+    line = ["sh", "-c", f'{first} && exec "$@"', "sh", *_ORDINARY, *ARGV, *arguments]
+    return subprocess.run(line, cwd=where, capture_output=True, text=True, timeout=60, check=False)
+
+
+@needs_rights_that_bind
+@pytest.mark.parametrize("arguments", [("run", "x", "--script", "SCRIPT"), ("tree-hash", "--commit", "HEAD")])
+def test_a_current_directory_that_is_closed_from_above_is_named_as_such(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    (where := tmp_path / "closed" / "ws").mkdir(parents=True)
+    *_, playing, _, _ = script(tmp_path / "any", {"text": "done"})
+    try:
+        ran = bound_by_rights(where, "chmod 600 ..", *(a.replace("SCRIPT", playing) for a in arguments))
+    finally:
+        (tmp_path / "closed").chmod(0o700)
+
+    assert (ran.returncode, "a directory above it is closed to you" in ran.stderr) == (2, True), ran.stderr
+    assert list(where.iterdir()) == []
+
+
+@needs_rights_that_bind
+@pytest.mark.parametrize("folder", ["tmp", "objects"])
+def test_a_state_directory_of_which_a_part_is_closed_is_said_to_be_unwritable(git_repo: GitRepo, folder: str) -> None:
+    repo = git_repo({"a": "a"})
+    playing = script(repo.path, {"text": "done"})
+    assert endstate(repo.path, "run", "x", *playing).code == 0
+
+    ran = bound_by_rights(repo.path, f"chmod 555 .endstate/{folder}", "run", "again", *playing)
+
+    assert (ran.returncode, f"not writable: {repo.path}/.endstate/{folder}" in ran.stderr) == (4, True), ran.stderr
+    assert len(endstate(repo.path, "sessions", "list", "--json").json) == 1
 
 
 @pytest.mark.parametrize("arguments", [(), ("sessions",)])

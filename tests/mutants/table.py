@@ -1576,6 +1576,22 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/unit/system/test_git.py::test_what_root_commits_belongs_to_the_repositorys_owner",),
     ),
     Mutant(
+        name="closed-from-above",
+        guard="A current directory that is closed from above is no defect of ours",
+        file="src/endstate_action/cli/__init__.py",
+        old="    except PermissionError:\n        what",
+        new="    except ZeroDivisionError:\n        what",
+        tests=("tests/cli/test_surface.py::test_a_current_directory_that_is_closed_from_above_is_named_as_such",),
+    ),
+    Mutant(
+        name="state-part-closed",
+        guard="A state directory of which a part cannot be written is refused before a session begins",
+        file="src/endstate_action/state/directory.py",
+        old='for needed in (self.path, self.tmp, self.path / "objects"):',
+        new="for needed in (self.path,):",
+        tests=("tests/cli/test_surface.py::test_a_state_directory_of_which_a_part_is_closed_is_said_to_be_unwritable",),
+    ),
+    Mutant(
         name="git-unreadable-told",
         guard="A new session says that it has no commits since git cannot read what is there",
         file="src/endstate_action/run.py",

@@ -132,8 +132,8 @@ def main() -> NoReturn:
         # Click itself ends with 1, which means something else here, when the reader of a help text is gone.
         code = 0 if stop.code == 1 else stop.code
     except Exception as error:  # noqa: BLE001  the last door: what gets here is a defect of ours
-        if isinstance(error, FileNotFoundError) and _is_nowhere():
-            code = _failed(_nowhere(), as_json)
+        if isinstance(error, FileNotFoundError | PermissionError) and (nowhere := _nowhere()) is not None:
+            code = _failed(nowhere, as_json)
         else:
             code = _unwritten(error) if isinstance(error, OSError) and _is_printing(error) else _defect(error, as_json)
     _leave(code if isinstance(code, int) else 0)
@@ -250,19 +250,19 @@ def as_defect(error: Exception) -> EndstateError:
     return shown
 
 
-def _is_nowhere() -> bool:
+def _nowhere() -> InputError | None:
+    """What there is to say where the current directory is none; each command meets it where it first needs its name."""
     try:
-        os.getcwd()
+        os.stat(os.getcwd())
     except FileNotFoundError:
-        return True
-    return False
-
-
-def _nowhere() -> InputError:
-    """A command meets it wherever it first needs to know where it is."""
+        what = "was deleted"
+    except PermissionError:
+        what = "cannot be reached by its name: a directory above it is closed to you"
+    else:
+        return None
     return InputError(
-        "The current directory was deleted, so this could not be done. What was recorded is kept.",
-        hint="Change to a directory that is there, then run the same command again.",
+        f"This could not be done, since the current directory {what}. What was recorded is kept.",
+        hint="Change to a directory that is there and open to you, then run the same command again.",
     )
 
 

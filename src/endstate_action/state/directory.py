@@ -82,11 +82,13 @@ class StateDirectory:
                 # Else a power cut could leave a session in a directory that no longer says it is ours.
                 sync_directory(self.path)
                 sync_directory(self.path.parent)
-            if not os.access(self.path, os.W_OK):
-                raise PermissionError(errno.EACCES, "not writable")
+            for needed in (self.path, self.tmp, self.path / "objects"):
+                if needed.exists() and not os.access(needed, os.W_OK | os.X_OK):
+                    raise PermissionError(errno.EACCES, "not writable", str(needed))
         except OSError as error:
+            where = f": {error.filename}" if error.filename not in (None, str(self.path)) else ""
             raise StateReadOnly(
-                f"The state directory {self.path} cannot be written ({error.strerror}). Nothing was run.",
+                f"The state directory {self.path} cannot be written ({error.strerror}{where}). Nothing was run.",
                 hint="Runs need a writable state directory; `sessions` and `tree-hash` do not.",
             ) from error
 
