@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
+from urllib.parse import urlsplit
 
 from endstate_action.account import account
 from endstate_action.agent.providers.base import OnDiscard, Reply, Request
@@ -146,8 +147,9 @@ def read_comment(environ: Mapping[str, str], reference: Reference, path: Path) -
     """The body of our newest comment on a pull request, or of the one that is named.
 
     Raises:
-        InputError: there is none of ours, or it cannot be read.
+        InputError: there is none of ours, it cannot be read, or it is on another server than GITHUB_API_URL.
     """
+    _refuse_other_server(environ, reference)
     repository = reference.repository or _repository_at(path, environ)
     github = _github(environ)
     found = Conversation(github, repository, reference.number).comments()
@@ -203,6 +205,24 @@ def _delivery(finishing: Finishing, github: GitHub, environ: Mapping[str, str]) 
     )  # fmt: skip
 
 
+def _refuse_other_server(environ: Mapping[str, str], reference: Reference) -> None:
+    """A pull request of that name on another server is another one, and the token is not for that server."""
+    api = _api_url(environ)
+    # On github.com and its tenants the API has a name of its own, on an Enterprise Server a path.
+    served = urlsplit(api).netloc.lower().removeprefix("api.")
+    if reference.host is not None and reference.host.lower().removeprefix("www.") != served:
+        raise InputError(
+            f"Pull request #{reference.number} is on {reference.host}, and GITHUB_API_URL leads to {api}. Nothing was "
+            "sent, and nothing was verified.",
+            hint="Set GITHUB_API_URL to the API of that server (https://HOST/api/v3 on an Enterprise Server) and "
+            "GITHUB_TOKEN to a token of it, or name the evidence file.",
+        )
+
+
+def _api_url(environ: Mapping[str, str]) -> str:
+    return environ.get("GITHUB_API_URL") or "https://api.github.com"
+
+
 def _github(environ: Mapping[str, str]) -> GitHub:
     token = environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN")
     if not token:
@@ -210,7 +230,7 @@ def _github(environ: Mapping[str, str]) -> GitHub:
             "There is no token for GitHub: GITHUB_TOKEN is not set. Nothing was sent.",
             hint="Set GITHUB_TOKEN; `gh auth token` prints one.",
         )
-    return GitHub(environ.get("GITHUB_API_URL") or "https://api.github.com", token, environ)
+    return GitHub(_api_url(environ), token, environ)
 
 
 def _repository_at(path: Path, environ: Mapping[str, str]) -> str:

@@ -1592,6 +1592,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/cli/test_surface.py::test_a_state_directory_of_which_a_part_is_closed_is_said_to_be_unwritable",),
     ),
     Mutant(
+        name="verify-other-server",
+        guard="A pull request of another server is not asked for at this one",
+        file="src/endstate_action/hand.py",
+        old="    _refuse_other_server(environ, reference)\n",
+        new="",
+        tests=("tests/unit/test_hand.py::test_a_pull_request_of_another_server_is_not_taken_for_one_of_this",),
+    ),
+    Mutant(
         name="git-unreadable-told",
         guard="A new session says that it has no commits since git cannot read what is there",
         file="src/endstate_action/run.py",

@@ -63,6 +63,32 @@ def test_the_repository_is_that_of_the_clone(github: GitHubServer, git_repo: Git
         read(github, repo.path, repository=None)
 
 
+def test_a_pull_request_of_another_server_is_not_taken_for_one_of_this(github: GitHubServer, tmp_path: Path) -> None:
+    github.say(BOT, BODY, "github-actions")
+    here, there = github.url.partition("://")[2].partition("/")[0], "ghe.invalid:8443"
+
+    assert read_comment(environ(github), Reference(github.number, "org/repo", here), tmp_path) == BODY
+    asked = len(github.received)
+    for host, api in ((there, github.url), ("github.com", github.url), (there, ""), ("ghe.invalid", "")):
+        with pytest.raises(InputError, match=f"is on {host}.*Nothing was sent"):
+            read_comment(environ(github, GITHUB_API_URL=api), Reference(github.number, "org/repo", host), tmp_path)
+    assert len(github.received) == asked
+
+
+@pytest.mark.parametrize(
+    ("host", "api"),
+    [
+        ("github.com", ""),
+        ("www.GitHub.com", "https://api.github.com"),
+        ("some.ghe.com", "https://api.some.ghe.com"),
+        ("git.example:8443", "https://git.example:8443/api/v3"),
+    ],
+)
+def test_the_server_of_a_pull_request_is_told_from_its_api(tmp_path: Path, host: str, api: str) -> None:
+    with pytest.raises(InputError, match="no token"):
+        read_comment({"GITHUB_API_URL": api}, Reference(7, "org/repo", host), tmp_path)
+
+
 def test_without_a_token_nothing_is_sent(github: GitHubServer, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="GITHUB_TOKEN is not set"):
         read_comment(environ(github, GITHUB_TOKEN=""), Reference(7, "org/repo"), tmp_path)
