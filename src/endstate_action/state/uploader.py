@@ -32,6 +32,10 @@ UPLOAD_TIMEOUT_S = 120.0
 """For an upload that nobody waits for."""
 BARRIER_S = 60.0
 """So long a barrier tries; then the effect does not happen."""
+TRY_S = 20.0
+"""So long one upload may take, and longer the more there is to send. A connection that has gone silent must not use up
+the time of who waits: the next one has a new one."""
+SLOWEST_BYTES_S = 256 * 1024
 FOOTPRINT_BYTES = 256 * 1024 * 1024
 """What one attempt may have in a store at any time; more would push out what others keep there."""
 _WAIT_S = 0.05
@@ -294,7 +298,8 @@ class Uploader:
             return self._failed(
                 NotShipped(f"the checkpoints of this attempt take {FOOTPRINT_BYTES >> 20} MB already", is_final=True)
             )
-        answer = self._store.put(built.key, built.data, timeout_s=timeout_s, drop=drop)
+        may_take_s = min(timeout_s, TRY_S + len(built.data) / SLOWEST_BYTES_S)
+        answer = self._store.put(built.key, built.data, timeout_s=may_take_s, drop=drop)
         if isinstance(answer, RateLimited):
             self._not_before = self._clock() + answer.retry_after_s
         if not isinstance(answer, Stored):

@@ -13,7 +13,7 @@ import pytest
 from endstate_action.errors import Interrupted, StateError
 from endstate_action.state import uploader as uploader_module
 from endstate_action.state.checkpoint.build import Built
-from endstate_action.state.stores.base import Denied, Put, StoreUnreadable
+from endstate_action.state.stores.base import Denied, Put, StoreUnreadable, Unavailable
 from endstate_action.state.uploader import CACHE_PACE, EAGER, NotShipped, Pace, Shipped, Uploader
 from tests.support.checkpoints import LINEAGE, Journal, builder
 from tests.support.memory_store import Fault, MemoryStore
@@ -53,6 +53,21 @@ class FullStore(MemoryStore):
         self.asked += 1
         if self.is_full:
             return Denied("it is full", "Make room.", may_pass=True)
+        return super().put(key, data, timeout_s=timeout_s, drop=drop)
+
+
+class SilentStore(MemoryStore):
+    """Its first upload is never answered, which is noticed when its time is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+
+    def put(self, key: str, data: bytes, *, timeout_s: float, drop: Collection[str] = ()) -> Put:
+        self.waited.append(timeout_s)
+        if len(self.waited) == 1:
+            time.sleep(timeout_s)
+            return Unavailable("no answer came", is_doubtful=True)
         return super().put(key, data, timeout_s=timeout_s, drop=drop)
 
 
@@ -165,6 +180,23 @@ def test_an_answer_that_never_comes_ends_the_wait_in_time_and_not_the_upload():
     assert outcome == NotShipped("the store did not answer within 60 s")
     store.may_pass.set()
     wait_until(lambda: uploader.newest)
+
+
+def test_one_upload_that_is_never_answered_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(uploader_module, "TRY_S", 0.1)
+    journal, store = Journal(), SilentStore()
+    outcome = uploading(journal, store).ship(5)
+    assert isinstance(outcome, Shipped)
+    assert list(store.objects) == [outcome.key]
+
+
+def test_an_upload_may_take_the_longer_the_more_there_is_to_send(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(uploader_module, "TRY_S", 0.0)
+    monkeypatch.setattr(uploader_module, "SLOWEST_BYTES_S", 10_000)
+    journal, store = Journal(), SilentStore()
+    outcome = uploading(journal, store).ship(5)
+    assert isinstance(outcome, Shipped)
+    assert [round(seconds, 2) for seconds in store.waited[1:]] == [round(outcome.size / 10_000, 2)]
 
 
 def test_who_is_asked_to_stop_while_waiting_stops():

@@ -79,6 +79,10 @@ class Deadline:
         """Seconds; never below 0."""
         return max(self._end - time.monotonic(), 0.0)
 
+    def sooner(self, most_s: float) -> Deadline:
+        """One that ends in `most_s` seconds at the latest, and no later than this one."""
+        return Deadline(min(self.left(), most_s))
+
 
 def unreadable(store: str, reason: str, remedy: str = "") -> StoreUnreadable:
     """The error for a store that could not be asked; with a remedy, for one that will not be without it."""

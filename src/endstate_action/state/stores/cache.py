@@ -32,6 +32,9 @@ from endstate_action.state.stores.cache_v2 import CacheV2
 from endstate_action.state.stores.cache_wire import MAX_KEYS, Found, Refused, Wire
 from endstate_action.state.stores.http import Answer, Client, NoAnswer
 
+LOOK_S = 8.0
+"""So long one look-up may take: a connection that has gone silent must leave time to ask again on a new one."""
+
 _UNREADABLE = ("write-only", "none")
 _ELSEWHERE = "`store: git-ref` with `permissions: contents: write`, a bucket, or on a disk that stays dir:PATH"
 _MODE_REMEDY = (
@@ -167,7 +170,7 @@ class CacheStore:
         return best
 
     def _look(self, keys: Sequence[str], deadline: Deadline) -> Found | None:
-        return self._read(lambda: self._wire.look(keys, deadline), deadline)
+        return self._read(lambda: self._wire.look(keys, deadline.sooner(LOOK_S)), deadline)
 
     @staticmethod
     def _read(ask: Callable[[], _T], deadline: Deadline) -> _T:

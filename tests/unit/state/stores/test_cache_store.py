@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from endstate_action.errors import InputError
+from endstate_action.state.stores import cache as cache_module
 from endstate_action.state.stores.base import (
     Denied,
     Exists,
@@ -502,6 +503,16 @@ def test_a_look_up_without_a_usable_answer_is_not_a_miss(service, kind, detail, 
         assert words in str(problem)
         assert problem.hint
         assert problem.exit_code == 75
+
+
+@services
+def test_a_look_up_that_is_never_answered_is_asked_again(service, monkeypatch):
+    monkeypatch.setattr(cache_module, "LOOK_S", SHORT)
+    with CacheServer() as server:
+        store = opened(server, service)
+        store.put(KEY, b"data", timeout_s=WAIT)
+        server.fault("lookup", "stall")
+        assert store.first([LINE], timeout_s=5) == KEY
 
 
 @services
