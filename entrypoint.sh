@@ -324,7 +324,10 @@ tool_cache=${RUNNER_TOOL_CACHE:-${AGENT_TOOLSDIRECTORY:-$temp}}
 log=$(mktemp "$temp/endstate-XXXXXX" 2>/dev/null || mktemp 2>/dev/null) ||
     fail "No temporary file can be written." "Make $temp writable for the runner's user, and look whether the disk is full."
 find_python
-command -v git >/dev/null 2>&1 || say warning "There is no git on this runner. Install it, or use an image that has it."
+# The watcher checks nothing out.
+if [ "${1-}" = action ] && ! command -v git >/dev/null 2>&1; then
+    say warning "There is no git on this runner. Install it, or use an image that has it."
+fi
 
 how=reused
 if ! find_environment "$tool_cache" "$temp"; then

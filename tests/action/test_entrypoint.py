@@ -102,6 +102,11 @@ def test_with_a_git_there_is_nothing_to_warn_of(machine):
     assert (done.code, done.out) == (0, "")
 
 
+def test_the_watcher_needs_no_git(machine):
+    done = machine.run("rerun-preempted")
+    assert (done.code, done.out) == (0, "")
+
+
 def test_an_environment_is_made_once_and_ready_within_a_second(machine, index):
     assert machine.run().code == 0
     asked = len(index.requests)
