@@ -17,7 +17,7 @@ from endstate_action.ci.evidence import Evidence, parse_evidence
 from endstate_action.ci.marker import parse_marker
 from endstate_action.errors import InputError, NewerFormat
 from endstate_action.system import own_files
-from endstate_action.system.git import Repository, discover
+from endstate_action.system.git import Repository, discover, is_bare
 from endstate_action.system.git_aside import LINK, PROGRAM, SUBMODULE, Aside, Changed, Leaf, Leaves, aside
 from endstate_action.system.git_call import GitError
 from endstate_action.system.names import display, parse, short
@@ -105,6 +105,11 @@ def verify(target: str, path: Path, env: Mapping[str, str], tmp: Path, fetch: Fe
         InputError: the evidence cannot be had or read, or `path` is no directory that can be.
     """
     claims = _claims(target, fetch)
+    if is_bare(path):
+        raise InputError(
+            f"{short(str(path))} is a bare repository, with no files to compare. Nothing was verified.",
+            hint="Clone it (`git clone`), and verify on the clone.",
+        )
     try:
         there = scan(path, claims.excluded)
         repository = discover(path, env, tmp)

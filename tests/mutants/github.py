@@ -750,6 +750,14 @@ ROWS: tuple[Mutant, ...] = (
         tests=("tests/unit/ci/test_patch.py::test_base_and_patch_make_the_published_tree",),
     ),
     Mutant(
+        name="bare-is-no-difference",
+        guard="A bare repository is no clone that differs",
+        file="src/endstate_action/verify.py",
+        old="    if is_bare(path):\n",
+        new="    if False:\n",
+        tests=("tests/unit/test_verify.py::test_a_bare_clone_is_not_said_to_differ",),
+    ),
+    Mutant(
         name="verify-beside-git",
         guard="What git does not look at is named: ignored files, empty directories, modes, kinds",
         file="src/endstate_action/verify.py",

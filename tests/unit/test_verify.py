@@ -16,6 +16,7 @@ from endstate_action.ci.marker import Marker
 from endstate_action.ci.render import comment
 from endstate_action.errors import InputError
 from endstate_action.system.tree import scan
+from endstate_action.system.tree_commit import scan_commit
 from endstate_action.verify import Reference, Verdict, parse_target, verify
 from tests.support.repos import GitRepo, Repo
 from tests.support.results import OWNER, SESSION, applied, evidence_of, plain_result, published
@@ -83,6 +84,15 @@ def test_an_export_without_git_holds_by_its_tree_hash(told: Told, tmp_path: Path
     assert any(s.holds is None and "no clone" in s.text for s in verdict.statements)
     (told.clone.path / "a.txt").write_text("other\n")
     assert told.verdict().exit_code == 1
+
+
+def test_a_bare_clone_is_not_said_to_differ(told: Told, tmp_path: Path):
+    told.repo.git("clone", "--quiet", "--bare", str(told.repo.path), str(tmp_path / "bare"))
+    with pytest.raises(InputError, match="bare repository") as caught:
+        told.verdict(tmp_path / "bare")
+    assert "git clone" in caught.value.hint
+    with pytest.raises(InputError, match="bare repository"):
+        scan_commit(tmp_path / "bare", "HEAD", os.environ, tmp_path / "tmp")
 
 
 def relink(path: Path) -> None:

@@ -486,6 +486,11 @@ def _repository(
     return Repository(user.root, git_dir, common_dir, place, object_format, who, user, durable, viewing)
 
 
+def is_bare(place: Path) -> bool:
+    """Whether it is the directory of a repository itself, as far as its names tell: no clone with files in it."""
+    return not os.path.lexists(place / ".git") and all((place / name).exists() for name in ("HEAD", "objects", "refs"))
+
+
 def _git_dir(root: Path) -> Path | None:
     """Where `.git` leads. A linked work tree and a submodule have a file there that names the directory."""
     place = root / ".git"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from endstate_action.errors import InputError
-from endstate_action.system.git import discover
+from endstate_action.system.git import discover, is_bare
 from endstate_action.system.git_aside import LINK, PROGRAM, SUBMODULE, Aside, Leaf, aside
 from endstate_action.system.git_call import Git, GitError, split, text
 from endstate_action.system.names import short
@@ -39,6 +39,11 @@ def scan_commit(
         InputError: there is no repository or no such tree, or not all of it is here.
     """
     repository = discover(root, env, tmp)
+    if repository is None and is_bare(root):
+        raise InputError(
+            f"Nothing was hashed: {short(str(root))} is a bare repository, and only clones with files are read.",
+            hint="Clone it (`git clone`), and name the clone.",
+        )
     if repository is None:
         raise InputError(
             f"Nothing was hashed: there is no git repository at {short(str(root))} that can be read.",
