@@ -327,8 +327,6 @@ class _Taken:
 
     successor: Successor | None = None
     epoch: int | None = None
-    denied: NoDepot | None = None
-    """Why there is a store and no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,12 +395,6 @@ class _Story:
             # Before a number is claimed, which ends whoever is at it elsewhere.
             self._confirm(here)
         taken = self._take_over(Line(name), above=self._epoch_of(name), resumes=name)
-        if taken.denied is not None and name not in self.store.names():
-            raise UnknownSession(
-                f"Session {name} is not on this machine, and nothing of it was restored, since the store "
-                f"{self.settings.store} gave this attempt no number: {taken.denied.reason}. Nothing was run.",
-                hint=taken.denied.remedy or "Resume where the store can be written, or where the session was begun.",
-            )
         found = self._found(name, taken)
         # Of what a workflow has stored, the line of attempts has another name than the session.
         return self.go_on(found.session or name, taken, found)
@@ -747,8 +739,14 @@ class _Story:
                 "earlier attempt are there, and without a number nothing is gone on with. Nothing was run.",
                 hint=f"{claimed.remedy} To begin anew all the same, set resume to never by a variable.".strip(),
             )
+        if resumes is not None and resumes not in self.store.names():
+            raise StoreUnusable(
+                f"Session {resumes} is not on this machine, and nothing of it was restored, since the store "
+                f"{depot.store.name} gave this attempt no number: {claimed.reason}. Nothing was run.",
+                hint=claimed.remedy or "Resume where the store can be written, or where the session was begun.",
+            )
         self.ports.emit(Departed("none", None, NotShipped(claimed.reason, claimed.remedy, is_final=True)))
-        return _Taken(denied=claimed)
+        return _Taken()
 
     def _refuse_half_restored(self) -> None:
         refuse_unfinished(self.state)

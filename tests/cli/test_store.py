@@ -34,6 +34,7 @@ from endstate_action.workplace import Workplace
 from tests.support.command import Ran, bash, begin, calls, endstate, script, wait_for
 from tests.support.own_disk import on_a_disk_of_its_own
 from tests.support.repos import Repo
+from tests.support.stores import decline
 
 pytestmark = pytest.mark.slow
 
@@ -763,6 +764,20 @@ def test_a_git_ref_is_kept_in_an_origin_that_is_a_directory(place: Place) -> Non
         ran = place.run("do it", "--require-durable", store="git-ref")
         assert ran.code == 0, ran.err
     assert len(place.origin.git("for-each-ref", "refs/endstate").splitlines()) == 2
+
+
+def test_a_resume_to_which_the_store_gives_no_number_does_not_say_that_it_goes_on(place: Place) -> None:
+    assert place.run("do it", "--max-steps", "1", store="git-ref").code == 1
+    place.clone()
+    decline(place.origin.path / ".git")
+
+    ran = place.run("--resume", store="git-ref")
+
+    assert ran.code == 2
+    assert "gave this attempt no number" in ran.err
+    assert "contents: write" in ran.err
+    assert "goes on" not in ran.err
+    assert not (place.workspace / "a.txt").exists()
 
 
 def test_refs_that_a_restore_takes_away_are_named_with_what_they_named(place: Place) -> None:

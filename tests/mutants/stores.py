@@ -119,6 +119,24 @@ ROWS: tuple[Mutant, ...] = (
         tests=("tests/unit/state/stores/test_git_ref.py::test_who_lost_a_race_looks_again",),
     ),
     Mutant(
+        name="git-ref-no-commit",
+        guard="A ref that somebody else has written is no outage",
+        file="src/endstate_action/state/stores/git_remote.py",
+        old='.strip() != "commit":',
+        new='.strip() == "":',
+        tests=("tests/unit/state/stores/test_git_ref.py::test_a_ref_that_names_no_commit_is_nothing_to_wait_for",),
+    ),
+    Mutant(
+        name="resume-without-a-number",
+        guard="A session that only the store has is not gone on with without a number, and nothing else is said",
+        file="src/endstate_action/run.py",
+        old="        if resumes is not None and resumes not in self.store.names():\n",
+        new="        if False:\n",
+        tests=(
+            "tests/cli/test_store.py::test_a_resume_to_which_the_store_gives_no_number_does_not_say_that_it_goes_on",
+        ),
+    ),
+    Mutant(
         name="git-ref-unlike",
         guard='No two commits of a git-ref store are the same, so that nobody finds "his" in place',
         file="src/endstate_action/state/stores/git_remote.py",

@@ -162,10 +162,20 @@ class Remote:
         return [name for name in (line.partition("\t")[2] for line in listed) if name.startswith(below)]
 
     def fetch(self, ref: str, deadline: Deadline) -> str:
-        """Get what `ref` names there, without its history; returns the commit."""
+        """Get what `ref` names there, without its history; returns the commit.
+
+        Raises:
+            Failed: also where it names something else, which somebody else has written and only a person can undo.
+        """
         options = ("--quiet", "--depth=1", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
         self._out(deadline, "fetch", *options, "--", self.url, f"+{ref}:{ref}")
-        return text(self._out(deadline, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")).strip()
+        if text(self._out(deadline, "cat-file", "-t", ref)).strip() != "commit":
+            remedy = (
+                f"Something else has written that ref: delete it (`git push origin --delete {ref}`). What the store "
+                "had there is gone, so that the task begins anew then."
+            )
+            raise Failed(Denied(f"{ref} there names no commit", remedy))
+        return text(self._out(deadline, "rev-parse", "--verify", "--quiet", ref)).strip()
 
     def push(self, ref: str, old: str | None, new: str, deadline: Deadline) -> bool:
         """Make `ref` name `new` there if it names `old` (None: if it does not exist); False if it does not."""

@@ -352,6 +352,19 @@ def test_odd_entries_of_a_forged_tree_are_no_keys(local, remote, git_repo):
     assert git(remote, "rev-list", "--count", REF) == "1"
 
 
+def test_a_ref_that_names_no_commit_is_nothing_to_wait_for(local, remote):
+    blob = subprocess.run(
+        ["git", "-C", str(remote), "hash-object", "-w", "--stdin"], input=b"junk", capture_output=True, check=True
+    ).stdout
+    git(remote, "update-ref", REF, blob.decode().strip())
+
+    with pytest.raises(StoreUnusable, match="names no commit") as caught:
+        local.keys(PREFIX, timeout_s=T)
+
+    assert f"git push origin --delete {REF}" in caught.value.hint
+    assert isinstance(local.put(KEY, b"data", timeout_s=T), Denied)
+
+
 def test_a_ref_that_only_ends_like_ours_is_another(local, remote, git_repo):
     git_repo({}).git("push", "--quiet", str(remote), f"HEAD:refs/heads/x/{REF}")
 
