@@ -6,6 +6,7 @@ Killed anywhere in between, another attempt delivers the rest without asking a m
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -410,7 +411,8 @@ class Delivery:
         uncommitted = None
         if patch is not None and patch.data and not (announced and announced.commit):
             file = announced.patch_file if announced else None
-            uncommitted = told.Uncommitted(patch_file=file.name if file else None)
+            digest = hashlib.sha256(patch.data).hexdigest() if file else None
+            uncommitted = told.Uncommitted(patch_file=file.name if file else None, patch_sha256=digest)
         problems = announced.problems if announced else ()
         notes = problems
         if self.unread and self.around.changed != () and not (announced and announced.commit):

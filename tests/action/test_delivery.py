@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import shutil
 import subprocess
@@ -338,5 +340,8 @@ def test_what_was_not_committed_verifies_as_base_and_patch(job: Job, tmp_path: P
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", "--branch=change", job.github.git_dir, clone], check=True)
     subprocess.run(["git", "apply", "--index", ran.outputs["patch-file"]], cwd=clone, check=True)
+    patch = Path(ran.outputs["patch-file"])
+    told = json.loads(Path(ran.outputs["evidence-file"]).read_text())["uncommitted"]
+    assert told == {"patch-file": patch.name, "patch-sha256": hashlib.sha256(patch.read_bytes()).hexdigest()}
     verified = endstate("verify", ran.outputs["evidence-file"], str(clone), cwd=clone, job=job)
     assert verified.returncode == 0, verified.stdout + verified.stderr
