@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -132,6 +133,27 @@ def test_the_major_tag_moves_only_after_everything_else():
         "./.github/workflows/self-use.yml",
     }
     assert [name for name, of in jobs.items() if "git/refs" in json.dumps(of)] == ["move"]
+
+
+_GH = """#!/bin/sh
+echo "$*" >>"$CALLS"
+case $* in *matching-refs*) printf 'refs/tags/%s\\n' v1.2.0 v1.1.9 v1.10.0 v1.10.0-rc.1 ;; esac
+"""
+
+
+@pytest.mark.parametrize(("tag", "moves"), [("v1.10.0", True), ("v1.2.0", False), ("v1.1.9", False)])
+def test_a_correction_of_an_older_release_does_not_take_the_major_tag_back(tmp_path: Path, tag: str, moves: bool):
+    (step,) = workflow(ROOT / ".github" / "workflows" / "release.yml")["jobs"]["move"]["steps"]
+    (tmp_path / "gh").write_text(_GH)
+    (tmp_path / "gh").chmod(0o755)
+    given = {"GITHUB_REF_NAME": tag, "GITHUB_REPOSITORY": "org/repo", "GITHUB_SHA": "f" * 40}
+    environ = {"PATH": f"{tmp_path}:{os.defpath}", "CALLS": str(tmp_path / "calls"), **given}
+
+    subprocess.run(["bash", "-e", "-o", "pipefail", "-c", step["run"]], env=environ, check=True, timeout=30)
+
+    moved = [call for call in (tmp_path / "calls").read_text().splitlines() if "force=true" in call]
+    assert bool(moved) is moves
+    assert all("git/refs/tags/v1 " in call for call in moved)
 
 
 def test_the_action_is_used_on_itself_twice_on_one_session():
