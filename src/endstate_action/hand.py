@@ -122,7 +122,8 @@ def keep_evidence(
     try:
         atomic_write(file, finishing.secrets.hide(_evidence(finishing, environ).to_json()).encode(), 0o644)
     except (OSError, GitError) as error:
-        say(f"The task is finished, and no evidence was written: {short(str(error)).rstrip('.')}. Then {again}")
+        why = short(str(error)).rstrip(".")
+        say(f"The task is finished, and no evidence was written: {why}. Once that is put right, {again}")
         return Announcement({})
     return Announcement({"evidence-file": str(file)})
 

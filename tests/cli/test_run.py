@@ -913,6 +913,7 @@ def test_evidence_that_could_not_be_written_is_had_without_doing_it_again(worksp
     does = calls(bash(f"echo x >> log; rm -rf {folder}"))
     ran = endstate(workspace, "run", "do it", "--evidence", f"{folder}/e.json", *script(workspace, does, {"text": "y"}))
     assert ran.code == 4
+    assert "Once that is put right, `endstate run --resume" in ran.err
     (again,) = re.findall(r"`endstate (run --resume[^`]*)`", ran.err.rpartition("no evidence")[2])
 
     folder.mkdir()
