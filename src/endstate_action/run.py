@@ -813,7 +813,7 @@ class _Story:
         if event.restored.kept:
             self._tell_replaced("roll-back", event.restored.kept, event.replaced, event.refs)
         for reason in event.restored.reasons:
-            self.ports.notice(f"Not rolled back: {reason}.")
+            self.ports.notice(f"Not rolled back: {reason.rstrip('.')}.")
 
     def _tell_replaced(
         self, by: str, kept: str, replaced: tuple[str, ...], refs: Mapping[str, str] = MappingProxyType({})

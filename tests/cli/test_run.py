@@ -573,6 +573,27 @@ def test_a_person_may_name_instructions_outside(workspace: Path, named: str) -> 
     assert "of this machine" in system_of(workspace)
 
 
+def test_what_a_roll_back_lacks_is_told_in_whole_sentences(git_repo: GitRepo, tmp_path: Path) -> None:
+    repo = git_repo({"a": "a"})
+    repo.git("checkout", "-q", "-b", "side")
+    repo.git("commit", "-q", "--allow-empty", "-m", "another")
+    probing = script(tmp_path / "x", {"text": "y"}, name="probe.json")[:-2]
+    if endstate(repo.path, "run", "x", "--sandbox", "required", *probing).code == 2:
+        pytest.skip("there is no sandbox on this machine")
+    playing = script(tmp_path / "x", calls(bash("echo x > seen; sleep 4")), {"text": "done"})[:-2]
+    process = begin(repo.path, "run", "do it", *playing)
+    wait_for(repo.path / "seen")
+    process.kill()
+    process.communicate()
+    shutil.rmtree(repo.path / ".git" / "objects")
+
+    ran = endstate(repo.path, "run", "--resume", *playing)
+
+    lacking = [line for line in ran.err.splitlines() if line.startswith("Not rolled back: ")]
+    assert lacking, ran.err
+    assert not any(line.endswith("..") for line in lacking)
+
+
 def test_in_a_part_of_a_checkout_it_is_said_that_there_are_no_commits(git_repo: GitRepo) -> None:
     repo = git_repo({"part/a": "a"})
     playing = script(repo.path, {"text": "done"})

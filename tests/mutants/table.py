@@ -1600,6 +1600,15 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/unit/test_hand.py::test_a_pull_request_of_another_server_is_not_taken_for_one_of_this",),
     ),
     Mutant(
+        name="sandbox-left-none",
+        guard="The sandbox's own processes are not told as what a command left",
+        file="src/endstate_action/agent/tools/shell.py",
+        old="return replace(finished, ended_survivors=0)",
+        new="return replace(finished)",
+        tests=("tests/unit/agent/test_shell_sandboxed.py::test_a_command_that_takes_too_long_is_ended",),
+        needs="bwrap",
+    ),
+    Mutant(
         name="git-unreadable-told",
         guard="A new session says that it has no commits since git cannot read what is there",
         file="src/endstate_action/run.py",

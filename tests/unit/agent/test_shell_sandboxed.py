@@ -85,8 +85,10 @@ def test_git_believes_to_be_at_the_recorded_start(here):
 
 
 def test_a_command_that_takes_too_long_is_ended(here):
-    with pytest.raises(ToolError, match=r"started[\s\S]*timed out after 1 s"):
+    with pytest.raises(ToolError) as told:
         ask(here, "echo started; sleep 600 & sleep 600", timeout_s=1)
+    # Of the processes that end with a sandbox, some are its own, so there is no number of them to tell.
+    assert str(told.value) == "started\n(timed out after 1 s; the command was ended)"
 
 
 def test_background_processes_are_gone_when_the_answer_comes(here):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from endstate_action.agent.tools.base import CallContext, FileChange, Tool, ToolError
@@ -122,7 +123,7 @@ class Bash(Tool):
 
     def _run(self, argv: list[str], context: CallContext, limit_s: float) -> Finished:
         if self.sandbox is not None:
-            return self.sandbox.run(
+            finished = self.sandbox.run(
                 argv,
                 env=context.env,
                 moment=context.started_at,
@@ -131,6 +132,8 @@ class Bash(Tool):
                 cap_bytes=OUTPUT_BYTES,
                 check=context.check,
             )
+            # All of it ends with the sandbox, and those that are counted are the sandbox's own.
+            return replace(finished, ended_survivors=0)
         return run(
             argv,
             cwd=context.workspace.root,
