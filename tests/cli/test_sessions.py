@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -87,6 +88,25 @@ def test_prune_deletes_old_finished_sessions_and_nothing_else(workspace: Path) -
     assert [s["session-id"] for s in json.loads(endstate(workspace, "sessions", "list", "--json").out)] == [unfinished]
     assert endstate(workspace, "sessions", "prune", unfinished[:6]).out.split() == [unfinished]
     assert json.loads(endstate(workspace, "sessions", "list", "--json").out) == []
+
+
+def test_prune_deletes_what_is_named_twice_once(git_repo: GitRepo) -> None:
+    repo = git_repo({"a": "a"})
+    first, second = run(repo.path), run(repo.path)
+    for name in (first, second):
+        kept = repo.path / ".endstate" / "sessions" / f"{name}.set-aside-0.db"
+        shutil.copy(kept.with_name(f"{name}.db"), kept)
+
+    pruned = endstate(repo.path, "sessions", "prune", first[:8], first, f"{first}.set-aside-0", f"{second}.set-aside-0")
+
+    assert (pruned.code, pruned.out.split()) == (0, [first, f"{second}.set-aside-0"]), pruned.err
+    assert [s["session-id"] for s in json.loads(endstate(repo.path, "sessions", "list", "--json").out)] == [second]
+    assert not list((repo.path / ".endstate" / "sessions").glob("*.set-aside-*"))
+
+
+def test_who_asks_no_store_for_what_it_holds_is_told_to_name_one(workspace: Path) -> None:
+    asked = endstate(workspace, "restore", "--dry-run", "--store", "none")
+    assert (asked.code, "--store dir:PATH" in asked.err) == (2, True), asked.err
 
 
 def test_tree_hash_ignores_the_state_directory_and_git_at_the_root_alone(workspace: Path) -> None:

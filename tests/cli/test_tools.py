@@ -127,3 +127,14 @@ def test_what_cannot_be_checked_is_bad_input_without_a_traceback(where, target):
     assert (ran.code, ran.out) == (2, "")
     assert "Nothing was checked." in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_how_a_check_ended_is_told_as_it_was(where):
+    for name, last, told in (
+        ("leaves", "os._exit(3)", "ended with 3."),
+        ("dies", "os.kill(os.getpid(), 9)", "was ended by signal 9."),
+    ):
+        (where / f"{name}.py").write_text(f"import os\n{last}\n")
+        checked = endstate(where, "tools", "check", name)
+        assert checked.code == 2
+        assert f"Nothing was decided: the process that checks {told}" in checked.err

@@ -1609,6 +1609,14 @@ MUTANTS: tuple[Mutant, ...] = (
         needs="bwrap",
     ),
     Mutant(
+        name="prune-each-once",
+        guard="A session that is named twice is pruned once",
+        file="src/endstate_action/cli/sessions.py",
+        old="found = dict.fromkeys(store.find(s) for s in sessions)",
+        new="found = [store.find(s) for s in sessions]",
+        tests=("tests/cli/test_sessions.py::test_prune_deletes_what_is_named_twice_once",),
+    ),
+    Mutant(
         name="git-unreadable-told",
         guard="A new session says that it has no commits since git cannot read what is there",
         file="src/endstate_action/run.py",

@@ -205,7 +205,7 @@ def prune(
     with StateLock(
         state.lock, identity(), timeout_s=lock_timeout, on_wait=lambda holder: _say(printable(tell.format(holder)))
     ):
-        for name in [store.find(s) for s in sessions] if sessions else _older(store, older_than):
+        for name in _named(store, sessions) if sessions else _older(store, older_than):
             store.remove(name)
             state.baseline(name).unlink(missing_ok=True)
             _put(name)
@@ -230,6 +230,12 @@ def _sweep(state: StateDirectory, store: SessionStore, workspace: Path) -> None:
         return
     bases = {base for s in left if s.state and (base := s.state.begun.bound.get("base"))}
     prune_objects(ObjectStore(place, format_of(place), os.environ, workspace=workspace), state.cache, roots, bases)
+
+
+def _named(store: Any, sessions: tuple[str, ...]) -> list[str]:
+    """Each once, however it is spelled; what was set aside of a session goes with that."""
+    found = dict.fromkeys(store.find(s) for s in sessions)
+    return [name for name in found if (whole := name.partition(".")[0]) == name or whole not in found]
 
 
 def _older(store: Any, days: float) -> list[str]:

@@ -101,7 +101,8 @@ def _stored(
         choice = parse_store(store)
         depot = open_depot(choice, environ, workspace, Path(scratch) / "store", repository, is_to_be_read=True)
         if isinstance(depot, NoDepot):
-            raise InputError(f"The store was not looked at: {depot.reason}.", hint=depot.remedy)
+            hint = depot.remedy or "Name the one that the checkpoints went to: `--store dir:PATH`, for example."
+            raise InputError(f"The store was not looked at: {depot.reason}.", hint=hint)
         here = SessionStore(state.sessions)
         stored = depot.store.lineages(timeout_s=20.0)
         if session is None and not newest and stored is not None:

@@ -88,7 +88,8 @@ def _said(file: Path, target: str | None, finished: Finished) -> list[Verdict]:
     if said is not None:
         raise InputError(said["error"], hint=said["hint"])
     words = decode(finished.output)[0].strip().splitlines()
-    how = "did not end" if finished.timed_out else f"ended with {finished.exit_code}, signal {finished.signal}"
+    how = f"ended with {finished.exit_code}" if finished.signal is None else f"was ended by signal {finished.signal}"
+    how = "did not end" if finished.timed_out else how
     message = f"Nothing was decided: the process that checks {how}. {words[-1] if words else ''}".strip()
     if target:
         raise InputError(message, hint=f"See what {target} does when it is imported, and that its tools return.")
