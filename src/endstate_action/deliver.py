@@ -409,18 +409,18 @@ class Delivery:
             subject = self._subject()
             commits = (*commits, told.Commit(id=announced.commit, subject=subject, branch=announced.branch))
         uncommitted = None
-        if patch is not None and patch.data and not (announced and announced.commit):
+        if ((patch and patch.data) or self.withheld) and not (announced and announced.commit):
             file = announced.patch_file if announced else None
-            digest = hashlib.sha256(patch.data).hexdigest() if file else None
-            uncommitted = told.Uncommitted(patch_file=file.name if file else None, patch_sha256=digest)
+            digest = hashlib.sha256(patch.data).hexdigest() if file and patch else None
+            uncommitted = told.Uncommitted(
+                patch_file=file.name if file else None, patch_sha256=digest, lacks=self.withheld or None
+            )
         problems = announced.problems if announced else ()
         notes = problems
         if self.unread and self.around.changed != () and not (announced and announced.commit):
             uncommitted = told.Uncommitted(patch_file=None)
         if self.unread and not any(self.unread in problem for problem in problems):
             notes = (f"Git{self.unread.removeprefix('git')}", *problems)
-        if self.withheld and not (announced and announced.commit):
-            notes = (*notes, self.withheld)
         departed = self.shipper.departed if self.shipper else None
         if departed and departed.shipped and departed.problem:
             notes = (*notes, f"Nothing newer than that checkpoint was stored, since {departed.problem.reason}")

@@ -229,6 +229,8 @@ def test_what_was_said_beside_a_secret_in_a_file_is_not_lost(tmp_path: Path) -> 
         (comment,) = job.github.comments
         assert "An hour of work." in comment["body"]
         assert "The patch is without key" in comment["body"]
+        assert "the whole patch" not in comment["body"] + ran.summary
+        assert "They must print" not in comment["body"] + ran.summary
         assert "Nothing newer than that checkpoint was stored, since key" in ran.summary
         assert "newer ones are not, since key.txt holds the value of" in ran.log
         assert KEY not in Path(ran.outputs["patch-file"]).read_text()

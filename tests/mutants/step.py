@@ -8,6 +8,24 @@ _OUTSIDE = "tests/action/test_step.py::test_what_happened_outside_is_not_done_ag
 
 ROWS: tuple[Mutant, ...] = (
     Mutant(
+        name="patch-not-whole",
+        guard="Of a patch that lacks something nobody is told that it gives the tree",
+        file="src/endstate_action/ci/render.py",
+        old="    if evidence.uncommitted and evidence.uncommitted.lacks:\n",
+        new="    if False:\n",
+        tests=(
+            "tests/unit/ci/test_render.py::test_of_a_patch_that_lacks_something_nobody_is_told_that_it_is_whole_or_gives_the_tree",
+        ),
+    ),
+    Mutant(
+        name="patch-lacks-told",
+        guard="What is held back from a patch is part of the evidence, also where nothing is left of it",
+        file="src/endstate_action/deliver.py",
+        old="        if ((patch and patch.data) or self.withheld) and not",
+        new="        if (patch and patch.data) and not",
+        tests=("tests/unit/test_deliver.py::test_a_patch_that_takes_a_secret_away_would_hold_it",),
+    ),
+    Mutant(
         name="comment-is-believed",
         guard="Our comment counts as delivered only where it says the result",
         file="src/endstate_action/deliver.py",

@@ -566,7 +566,9 @@ def test_a_secret_in_a_file_is_seen_in_whatever_characters_it_is_written(scene: 
     announced = scene.attempt()
     assert "app.reg holds the value of A_TOKEN" in announced.problems[0]
     assert scene.github.tip(scene.own) is None
-    assert any("The patch is without app.reg" in note for note in announced.evidence.notes)
+    left = announced.evidence.uncommitted
+    assert left is not None
+    assert "The patch is without app.reg" in (left.lacks or "")
 
 
 def test_a_patch_that_takes_a_secret_away_would_hold_it(scene: Scene) -> None:
@@ -577,7 +579,9 @@ def test_a_patch_that_takes_a_secret_away_would_hold_it(scene: Scene) -> None:
     (scene.repo.path / "old.txt").unlink()
     announced = scene.attempt(target=None)
     assert announced.patch_file is None
-    assert any("There is no patch" in note for note in announced.evidence.notes)
+    left = announced.evidence.uncommitted
+    assert left is not None
+    assert "There is no patch" in (left.lacks or "")
 
 
 def test_what_may_not_be_stored_is_told_by_an_edit_alone(scene: Scene) -> None:

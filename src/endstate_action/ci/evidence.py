@@ -170,6 +170,8 @@ class Uncommitted(_Value):
 
     patch_file: Text | None
     patch_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    lacks: Text | None = None
+    """What is not in the patch, and why, as a sentence; None where all is."""
 
 
 class Evidence(_Value):

@@ -346,6 +346,7 @@ def _what_now(conclusion: str, reason: str, *, is_final: bool, is_kept: bool, ha
 
 def _advice(evidence: Evidence, *, is_final: bool, is_kept: bool) -> Iterator[str]:
     file = evidence.uncommitted.patch_file if evidence.uncommitted else None
+    lacks = evidence.uncommitted.lacks if evidence.uncommitted else None
     is_looked_at_again = evidence.conclusion == "undelivered" and is_kept and is_unread(evidence) and not is_final
     now = _what_now(evidence.conclusion, evidence.reason, is_final=is_final, is_kept=is_kept, has_patch=bool(file))
     if now:
@@ -364,11 +365,14 @@ def _advice(evidence: Evidence, *, is_final: bool, is_kept: bool) -> Iterator[st
         )
     if file:
         named = f"{code(file, 200)}, which the step's output `patch-file` names"
-        yield f"Changed and not committed is not lost: the whole patch is in {named}."
+        rest = f"what can leave is in {named}" if lacks else f"the whole patch is in {named}"
+        yield f"Changed and not committed is not lost: {rest}."
     elif is_unread(evidence):
         yield _without_git(evidence)
-    elif evidence.uncommitted:
+    elif evidence.uncommitted and not lacks:
         yield "**The patch file could not be written.** What was changed is in the workspace, and shown here in part."
+    if lacks:
+        yield f"**{plain(lacks, 800)}** What no patch has is in the workspace of this run's machine alone."
     if evidence.trees.left_out:
         lines = (f"{code(left.path, 200)}: {plain(left.reason, 200)}" for left in evidence.trees.left_out)
         yield "**No commit can hold these changes, and no patch:**\n\n" + bullets(
@@ -440,6 +444,9 @@ def _verification(evidence: Evidence) -> Iterator[str]:
             )
         return
     yield f"Git tree `{trees.git_tree}`, tree hash `{trees.published_hash}`."
+    if evidence.uncommitted and evidence.uncommitted.lacks:
+        yield "Nobody else can make that tree again, since no patch has all of it."
+        return
     yield folded("Verify it with two commands", f"They must print those two:\n\n```sh\n{_commands(evidence)}\n```")
 
 

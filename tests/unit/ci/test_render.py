@@ -197,6 +197,18 @@ def test_the_hashes_can_be_seen_without_unfolding_anything():
     assert f"\n\nGit tree `{TREE}`, tree hash `{HASH}`.\n\n<details><summary>Verify it" in body
 
 
+@pytest.mark.parametrize("file", ["endstate.patch", None])
+def test_of_a_patch_that_lacks_something_nobody_is_told_that_it_is_whole_or_gives_the_tree(file):
+    lacks = "The patch is without key, since that holds the value of A_TOKEN."
+    body = comment(interrupted_result(uncommitted={"patch-file": file, "lacks": lacks}), OWNER)
+    assert "The patch is without key, since that holds the value of A\\_TOKEN" in body
+    assert "the whole patch" not in body
+    assert "could not be written" not in body
+    assert "They must print" not in body
+    assert "git apply" not in body
+    assert f"Git tree `{TREE}`, tree hash `{HASH}`." in body
+
+
 def test_a_patch_with_an_odd_name_does_not_reach_a_command():
     body = comment(interrupted_result(uncommitted={"patch-file": "x; rm -rf ~"}), OWNER)
     assert "../the.patch" in body
