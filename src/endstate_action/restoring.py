@@ -275,6 +275,8 @@ def _refuse_other_kind(opened: Opened, place: Workplace, sessions: SessionStore,
     about, so = opened.manifest.about, "Nothing was restored and nothing was run."
     if about.workspace_kind == "git" and place.repository is None:
         raise unreadable_checkout(about.session, place.workspace, place.environ, so)
+    if place.repository is not None and about.session not in sessions.names():
+        _refuse_other_layout(about.session, place.bound.get("git-file"), place.repository.file(), so)
     if opened.pack is not None and read_head(opened.pack).root != opened.manifest.root:
         raise StateError(
             f"The checkpoint {opened.key} holds another workspace than it names. Nothing was restored.",
@@ -286,6 +288,19 @@ def _refuse_other_kind(opened: Opened, place: Workplace, sessions: SessionStore,
             f"of its making. {so}",
             differences=("workspace: a plain directory in the session, a git checkout now",),
             hint="Resume it in an empty directory, with the same store.",
+        )
+
+
+def _refuse_other_layout(session: str, then: str | None, now: str | None, so: str) -> None:
+    """The files of a git directory are restored to where they were: into another layout they would break that."""
+    if then != now:
+        what = [f"a file ({short(one)})" if one else "a directory" for one in (then, now)]
+        raise Mismatch(
+            f"In the checkout that session {session} was begun in, .git is {what[0]}; here it is {what[1]}. {so}",
+            differences=(f".git: {what[0]} in the session, {what[1]} now",),
+            hint="Resume in a linked work tree or submodule of the same name, at the same path."
+            if then
+            else "Resume in a clone of its own (`git clone`), which has no links to another checkout.",
         )
 
 

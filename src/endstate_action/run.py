@@ -962,6 +962,7 @@ class _Story:
             "trust": self.repository.trust(),
             "dirty": self.repository.changes(base),
             "nested": self.repository.nested(),
+            "git-file": self.repository.file(),
         }
 
     def _repository_of(self, state: State, config: Config, found: Found) -> git.Repository | None:

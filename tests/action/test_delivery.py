@@ -342,6 +342,7 @@ def test_what_was_not_committed_verifies_as_base_and_patch(job: Job, tmp_path: P
     subprocess.run(["git", "apply", "--index", ran.outputs["patch-file"]], cwd=clone, check=True)
     patch = Path(ran.outputs["patch-file"])
     told = json.loads(Path(ran.outputs["evidence-file"]).read_text())["uncommitted"]
-    assert told == {"patch-file": patch.name, "patch-sha256": hashlib.sha256(patch.read_bytes()).hexdigest()}
+    digest = hashlib.sha256(patch.read_bytes()).hexdigest()
+    assert told == {"patch-file": patch.name, "patch-sha256": digest, "lacks": None}
     verified = endstate("verify", ran.outputs["evidence-file"], str(clone), cwd=clone, job=job)
     assert verified.returncode == 0, verified.stdout + verified.stderr

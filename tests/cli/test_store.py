@@ -902,6 +902,28 @@ def test_a_finished_session_says_the_same_tree_again_where_only_what_no_snapshot
     assert endstate(place.workspace, "tree-hash").out.strip() == ran.json["tree-hash"]
 
 
+@pytest.mark.parametrize("begun_in", ["a clone", "a linked work tree"])
+def test_a_restore_does_not_break_a_git_directory_of_another_layout(place: Place, begun_in: str) -> None:
+    clone = place.workspace
+    linked = place.path / "linked"
+    first, second = (linked, clone) if begun_in != "a clone" else (clone, linked)
+    repo = Repo(clone)
+    repo.git("worktree", "add", "--quiet", "-b", "side", str(linked))
+    given = (*place.options(), "--state-dir", ".state")
+    key = {"ENDSTATE_STATE_KEY": KEY}
+    assert endstate(first, "run", "do it", *given, "--max-steps", "1", env=key).code == 1
+    before = everything(second, clone / ".git")
+
+    ran = endstate(second, "run", "--resume", "--session", place.session(), *given, env=key)
+
+    assert ran.code == 13, ran.err
+    assert "was begun in, .git is a " in ran.err
+    assert "Nothing was restored and nothing was run." in ran.err
+    assert [entry for entry in second.iterdir() if entry.name == "a.txt"] == []
+    assert everything(clone / ".git")[0] == before[1]
+    repo.git("fsck")
+
+
 def test_a_session_that_is_started_over_begins_on_what_was_there_before_the_restore(place: Place) -> None:
     place.replies = [calls(WRITE), {"text": "done"}]
     assert place.run("do it", "--max-steps", "1").code == 1

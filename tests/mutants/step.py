@@ -286,6 +286,14 @@ ROWS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        name="restore-in-another-layout",
+        guard="The files of a git directory are not restored into one of another layout",
+        file="src/endstate_action/restoring.py",
+        old="    if then != now:\n        what",
+        new="    if False:\n        what",
+        tests=("tests/cli/test_store.py::test_a_restore_does_not_break_a_git_directory_of_another_layout",),
+    ),
+    Mutant(
         name="restore-on-the-sessions-terms",
         guard="A restore leaves alone what the session's own snapshots leave out",
         file="src/endstate_action/restoring.py",

@@ -203,6 +203,7 @@ def _seq(kind: str, which: int = 0) -> int:
     ("seq", "name", "value"),
     [
         (_seq("begun"), "bound", {"base": 1}),
+        (_seq("begun"), "bound", {"git-file": 1}),
         (_seq("begun"), "bound", {"dirty": []}),
         (_seq("begun"), "bound", {"nested": {"a": 1}}),
         (_seq("frozen"), "tools", ["x"]),

@@ -108,7 +108,7 @@ def _words(text: Any) -> Any:
 
 
 def _bound(bound: Any) -> Any:
-    names = [bound.get(name) for name in ("workspace", "base", "base-tree", "trust", "asked-in")]
+    names = [bound.get(name) for name in ("workspace", "base", "base-tree", "trust", "asked-in", "git-file")]
     trees = [bound.get(name, {}) for name in ("dirty", "nested")]
     is_whole = _only(str, (name for name in names if name is not None)) and _only(dict, trees)
     if not is_whole or not all(_only(str, (found for found in tree.values() if found is not None)) for tree in trees):

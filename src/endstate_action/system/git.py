@@ -188,6 +188,11 @@ class Repository:
         alone = set(text(known).split())
         return [ref for tip, ref in refs if tip in alone]
 
+    def file(self) -> str | None:
+        """What the file `.git` of a linked work tree or submodule says; None where `.git` is the git directory."""
+        place = self.root / ".git"
+        return display(place.read_bytes().rstrip()) if place.is_file() else None
+
     def refs(self) -> dict[str, str]:
         """Local branches, tags and the newest stash, by their full names; of each the id of what it names."""
         listed = self._git.out("for-each-ref", "--format=%(refname) %(objectname)", *_OWN_REFS)
