@@ -115,6 +115,16 @@ def tool_calls(blocks: Iterable[Block]) -> tuple[ToolCall, ...]:
     )
 
 
+def in_part(text: str, most_bytes: int) -> str:
+    """At most so many bytes of UTF-8, and the words between them: head and tail, with what was left out."""
+    data = text.encode()
+    if len(data) <= most_bytes:
+        return text
+    half = most_bytes // 2
+    head, tail = data[:half].decode(errors="ignore"), data[-half:].decode(errors="ignore")
+    return f"{head}\n[… {len(data) - 2 * half} bytes left out …]\n{tail}"
+
+
 def is_blank(text: str) -> bool:
     """Whether a provider would call this text empty: white space and characters that nobody sees only."""
     return all(

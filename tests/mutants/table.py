@@ -525,6 +525,22 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/unit/agent/test_loop.py::test_stopped_or_killed_after_any_step_the_same_requests_are_sent",),
     ),
     Mutant(
+        name="newest-step-in-part",
+        guard="Of a newest step that is too long by itself the model sees a part, not only that it was",
+        file="src/endstate_action/agent/context.py",
+        old="    if LEAST_RESULT_BYTES <= part <",
+        new="    if False and part <",
+        tests=(f"{_LOOP}::test_results_that_are_too_long_together_are_seen_in_part_by_the_model",),
+    ),
+    Mutant(
+        name="part-gets-shorter",
+        guard="A part that was still too long is not shown at the same length again",
+        file="src/endstate_action/state/fold.py",
+        old="is_part = 0 < cut.result_bytes < (last.result_bytes or cut.result_bytes + 1)",
+        new="is_part = True",
+        tests=("tests/unit/test_rows.py::test_a_row_that_does_not_follow_is_named_with_what_is_wrong",),
+    ),
+    Mutant(
         name="request-of-the-reply",
         guard="A reply's count is held against the request that it answered, as it was cut then",
         file="src/endstate_action/agent/context.py",

@@ -22,7 +22,7 @@ from endstate_action.agent.tools.base import (
 )
 from endstate_action.effects import EffectClass, Probe, content_digest, idempotency_key
 from endstate_action.errors import EndstateError, Interrupted
-from endstate_action.messages import is_blank, scrub
+from endstate_action.messages import in_part, is_blank, scrub
 from endstate_action.state.fold import Requested
 from endstate_action.state.records import (
     Finished,
@@ -231,7 +231,7 @@ class Calls:
         *,
         wrote: EffectClass = EffectClass.READS,
     ) -> None:
-        content = bounded(self.secrets.redact(scrub(text)))
+        content = in_part(self.secrets.redact(scrub(text)), MAX_RESULT_BYTES)
         if is_blank(content):
             content = "(no output)"
         outcome = Finished(
@@ -364,13 +364,3 @@ class Calls:
             self.secrets,
             self.interrupts.allowed,
         )
-
-
-def bounded(text: str) -> str:
-    """At most `MAX_RESULT_BYTES` of UTF-8: head and tail, with what was left out between them."""
-    data = text.encode()
-    if len(data) <= MAX_RESULT_BYTES:
-        return text
-    half = MAX_RESULT_BYTES // 2
-    head, tail = data[:half].decode(errors="ignore"), data[-half:].decode(errors="ignore")
-    return f"{head}\n[… {len(data) - 2 * half} bytes left out …]\n{tail}"

@@ -15,7 +15,17 @@ from typing import Any
 
 from endstate_action.effects import canonical
 from endstate_action.errors import EndstateError
-from endstate_action.messages import VERBATIM, Block, Message, ToolResult, is_blank, scrub, scrub_json, text_block
+from endstate_action.messages import (
+    VERBATIM,
+    Block,
+    Message,
+    ToolResult,
+    in_part,
+    is_blank,
+    scrub,
+    scrub_json,
+    text_block,
+)
 from endstate_action.state.fold import State
 from endstate_action.state.records import Compacted, Finished, Replied
 
@@ -25,6 +35,8 @@ TARGET_AFTER_COMPACTION = 0.6
 TOKENS_PER_BYTE = (0.2, 0.3, 0.6)
 """Lowest, assumed and highest believable ratio; the last reply's own count decides between them."""
 SUMMARY_BYTES = 20_000
+LEAST_RESULT_BYTES = 1_000
+"""Less of a result tells nothing: it is summarised with its step."""
 _ID_CHARACTERS = 64
 
 
@@ -62,13 +74,14 @@ def _view(state: State, steps: int, compacted: Compacted | None) -> tuple[Messag
     waiting: list[Block] = []
     wire = _WireIds()
     through = compacted.through_step if compacted else 0
+    part = {through + 1: compacted.result_bytes} if compacted and compacted.result_bytes else {}
     if compacted:
         waiting += [text_block(scrub(t.text)) for t in state.told if t.kind == "prompt" and t.after_step < through]
         waiting.append(text_block(scrub(compacted.summary)))
     for step in range(through, steps + 1):
         told = [text_block(scrub(t.text)) for t in state.told if t.after_step == step and not is_blank(t.text)]
         if step > through:
-            waiting += _results(state, step, wire)
+            waiting += _results(state, step, wire, part.get(step))
             waiting += told or _nudge(state.replies[step - 1])
         else:
             waiting += told
@@ -79,11 +92,12 @@ def _view(state: State, steps: int, compacted: Compacted | None) -> tuple[Messag
     return (*messages, Message("user", tuple(waiting)))
 
 
-def _results(state: State, step: int, wire: _WireIds) -> Iterator[Block]:
+def _results(state: State, step: int, wire: _WireIds, most_bytes: int | None) -> Iterator[Block]:
     for index, block in enumerate(b for b in state.replies[step - 1].blocks if b.get("type") == "tool_use"):
         outcome = state.finished[step, index]
-        result = ToolResult(wire.of(step, index, str(block.get("id", ""))), scrub(outcome.content), _is_error(outcome))
-        yield result.block()
+        content = scrub(outcome.content)
+        shown = content if most_bytes is None else in_part(content, most_bytes)
+        yield ToolResult(wire.of(step, index, str(block.get("id", ""))), shown, _is_error(outcome)).block()
 
 
 def _is_error(outcome: Finished) -> bool:
@@ -205,26 +219,59 @@ def tokens_per_byte(state: State, system: str, tools: tuple[Mapping[str, Any], .
 
 
 def compaction(state: State, target_bytes: float, overhead_bytes: int) -> Compacted | None:
-    """The smallest cut that brings the history under `target_bytes`, or None where no cut is left to make."""
+    """The smallest cut that brings the history under `target_bytes`, or None where no cut is left to make.
+
+    The newest step is what the model waits for: where it is too long by itself, a part of each result is shown.
+    """
     done = state.compacted.through_step if state.compacted else 0
     sizes = [_step_bytes(state, step) for step in range(1, state.steps + 1)]
     prompts = sum(len(t.text.encode("utf-8", "replace")) for t in state.told)
-    for through in range(done + 1, state.steps + 1):
+    for through in range(done + 1, state.steps):
         left = sum(sizes[through:]) + prompts + overhead_bytes + SUMMARY_BYTES
-        if left <= target_bytes or through == state.steps:
+        if left <= target_bytes:
             return Compacted(through, summarise(state, through))
-    return None
+    newest = state.steps
+    results = _result_sizes(state, newest)
+    room = target_bytes - prompts - overhead_bytes - SUMMARY_BYTES - sizes[-1] + sum(results) if sizes else 0.0
+    last = state.compacted.result_bytes if state.compacted and done == newest - 1 else 0
+    part = _part(results, room)
+    if LEAST_RESULT_BYTES <= part < min(last or part + 1, max(results, default=0)):
+        return Compacted(newest - 1, summarise(state, newest - 1, part), part)
+    return Compacted(newest, summarise(state, newest)) if newest > done else None
+
+
+def _part(sizes: list[int], room: float) -> int:
+    """How much of each may be there so that all fit: what small ones do not need is left to the large ones."""
+    for at, size in enumerate(sorted(sizes)):
+        share = room / (len(sizes) - at)
+        if size > share:
+            return max(0, int(share))
+        room -= size
+    return max(sizes, default=0)
+
+
+def _result_sizes(state: State, step: int) -> list[int]:
+    return [len(f.content.encode("utf-8", "replace")) for (s, _), f in state.finished.items() if s == step]
 
 
 def _step_bytes(state: State, step: int) -> int:
     reply = state.replies[step - 1]
     said = len(canonical([dict(b) for b in reply.blocks]))
-    results = (f.content for (s, _), f in state.finished.items() if s == step)
-    return said + sum(len(r.encode("utf-8", "replace")) + 100 for r in results)
+    return said + sum(size + 100 for size in _result_sizes(state, step))
 
 
-def summarise(state: State, through: int) -> str:
-    """Steps 1 to `through` in a few lines each, made here: compaction must not depend on any provider."""
+def summarise(state: State, through: int, part_bytes: int = 0) -> str:
+    """Steps 1 to `through` in a few lines each, made here: compaction must not depend on any provider.
+
+    Args:
+        part_bytes: as much of each result of the step after them is shown; 0 for all.
+    """
+    part = (
+        f"[Of the results of step {through + 1} only the beginning and the end are shown here, {part_bytes} bytes of "
+        "each at most, since together they are too long. Ask for less at a time.]"
+    )
+    if not through:
+        return part
     lines: list[str] = []
     for reply in state.replies[:through]:
         said = reply.message.text
@@ -235,14 +282,14 @@ def summarise(state: State, through: int) -> str:
             shown = _short(json.dumps(dict(call.arguments), ensure_ascii=True), 160)
             lines.append(f"step {reply.step}: {call.name} {shown} -> {outcome.status}: {_short(outcome.content, 120)}")
     kept: list[str] = []
-    room = SUMMARY_BYTES - 400
+    room = SUMMARY_BYTES - 600
     for line in reversed(lines):
         room -= len(line.encode("utf-8", "replace")) + 1
         if room < 0:
             kept.append("(earlier lines left out)")
             break
         kept.append(line)
-    body = "\n".join(reversed(kept))
+    body = "\n".join(reversed(kept)) + (f"\n{part}" if part_bytes else "")
     return (
         f"[Steps 1 to {through} of this session were left out here to save room. What they did, in short; "
         f"read files again where you need their content:]\n{body}"

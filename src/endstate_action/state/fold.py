@@ -186,8 +186,10 @@ class State:
                 return f"task {record.task} does not follow task {self.task}"
             case Prompt() | Note() if not 0 <= record.after_step <= steps:
                 return f"it is told after step {record.after_step}, of {steps}"
-            case Compacted() if not self._compacted_until < record.through_step <= steps:
+            case Compacted() if record.through_step > steps:
                 return f"it is of {record.through_step} steps, of {steps}"
+            case Compacted() if not self._is_shorter(record):
+                return "it shows as much as before it"
             case StartEnded() | RollBackBegun() | RolledBack() if (record.step, record.index) not in self.started:
                 return "no such call was started"
             case Settled() if self._id_at(record.step, record.index) != record.call_id:
@@ -205,9 +207,11 @@ class State:
         asked = self.requested.get((step, index))
         return asked.call.id if asked else None
 
-    @property
-    def _compacted_until(self) -> int:
-        return self.compacted.through_step if self.compacted else 0
+    def _is_shorter(self, cut: Compacted) -> bool:
+        """Whether the model is shown less after it than before."""
+        last = self.compacted or Compacted(0, "")
+        is_part = 0 < cut.result_bytes < (last.result_bytes or cut.result_bytes + 1)
+        return cut.through_step > last.through_step or (cut.through_step == last.through_step and is_part)
 
     def find(self, record: Record) -> Record | None:
         """What is recorded under the key of `record`."""

@@ -242,14 +242,16 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """From here on, steps up to `through_step` are shown to the model as `summary`."""
+    """From here on, steps up to `through_step` are shown to the model as `summary`, and of the results of the one after
+    them no more than `result_bytes` each (0: all)."""
 
     kind: ClassVar[str] = "compacted"
     through_step: int
     summary: Words
+    result_bytes: int = 0
 
     def key(self) -> Key:
-        return (self.through_step,)
+        return (self.through_step, self.result_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,6 +214,50 @@ def test_a_cut_is_the_smallest_that_fits_and_needs_no_model() -> None:
     assert size_bytes(sent(folded), "", ()) < 70_000
 
 
+@pytest.mark.parametrize("before", [0, 2])
+def test_of_a_newest_step_that_is_too_long_by_itself_each_result_is_shown_in_part(before: int) -> None:
+    """Without any of it, a model asks for the same again, for ever."""
+    folded = state(prompt())
+    for step in range(1, before + 1):
+        folded.add(reply(step, call(f"t{step}")))
+        add(folded, done(step, 0, "z" * 5_000))
+    folded.add(reply(before + 1, *(call(f"n{n}") for n in range(5))))
+    for index in range(5):
+        add(
+            folded, done(before + 1, index, "small" if index == 2 else f"begin{index} " + "é" * 40_000 + f" end{index}")
+        )
+
+    cut = compaction(folded, 100_000, 1_000)
+
+    assert cut is not None
+    assert cut.through_step == before
+    folded.add(cut)
+    *_, newest = sent(folded)
+    shown = [b["content"] for b in newest.blocks if b["type"] == "tool_result"]
+    assert "small" in shown
+    for index in (0, 1, 3, 4):
+        assert shown[index].startswith(f"begin{index} ")
+        assert shown[index].endswith(f" end{index}")
+        assert "bytes left out" in shown[index]
+    assert 70_000 < size_bytes(sent(folded), "", ()) < 100_000
+    assert f"Of the results of step {before + 1} only" in str([m.blocks for m in sent(folded)])
+    check_history(sent(folded))
+
+
+def test_a_part_that_is_still_too_long_is_made_shorter_and_at_last_summarised() -> None:
+    folded = state(prompt(), reply(1, call("t1")), done(1, 0, "x" * 100_000))
+    sizes = []
+    for target in (80_000, 40_000, 21_000):
+        cut = compaction(folded, target, 0)
+        assert cut is not None
+        folded.add(cut)
+        sizes.append((cut.through_step, size_bytes(sent(folded), "", ())))
+
+    assert [through for through, _ in sizes] == [0, 0, 1]
+    assert sizes[0][1] > sizes[1][1] > sizes[2][1]
+    assert compaction(folded, 10, 0) is None
+
+
 def test_nothing_is_left_to_cut_when_all_is_cut() -> None:
     folded = state(prompt(), reply(1, call("t1")), done(1, 0), Compacted(1, "all of it"))
 

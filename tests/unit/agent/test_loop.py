@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from endstate_action.agent.context import Budget, check_history, history
+from endstate_action.agent.context import Budget, check_history, history, size_bytes
 from endstate_action.agent.loop import AgentLoop, Setup
 from endstate_action.agent.policy import Policy
 from endstate_action.agent.providers.base import ContextOverflow, ModelUnknown, OnDiscard, Reply, Request
@@ -715,6 +715,19 @@ def test_stopped_or_killed_after_any_step_the_same_requests_are_sent(
         with store.open(session.id) as session:
             assert loop(session, workspace, later, tool, setup=setup).resume().succeeded
         assert model.answered + later.answered == undisturbed.answered, step
+
+
+def test_results_that_are_too_long_together_are_seen_in_part_by_the_model(session: Session, workspace: Path) -> None:
+    tool = Act(EffectClass.READS, lambda what: f"{what} begins " + "z" * 60_000)
+    model = FakeModel([say("", *(act(f"file-{n}") for n in range(5))) for _ in range(3)] + [say("done")])
+    setup = Setup(model="test-model", context=Budget(max_bytes=200_000))
+
+    assert loop(session, workspace, model, tool, setup=setup).run("do it").succeeded
+
+    for request in model.requests[1:]:
+        results = [b for b in request.messages[-1].blocks if b["type"] == "tool_result"]
+        assert [str(b["content"]).partition(" ")[0] for b in results] == [f"file-{n}" for n in range(5)]
+        assert size_bytes(request.messages, request.system, request.tools) < 200_000
 
 
 def test_what_cannot_be_made_short_enough_stops_by_its_name(session: Session, workspace: Path) -> None:
