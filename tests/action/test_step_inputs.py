@@ -159,10 +159,11 @@ def test_a_missing_permission_to_write_contents_ends_there_with_the_lines_to_pas
     assert "permissions:%0A  contents: write%0A  pull-requests: write" in ran.annotations[0]
 
 
-def test_what_no_permission_would_change_is_told_without_lines_to_paste(job: Job) -> None:
-    job.github.fault("comment.create", "422")
+@pytest.mark.parametrize(("status", "words"), [("422", ""), ("410", "Issues are disabled for this repo")])
+def test_what_no_permission_would_change_is_told_without_lines_to_paste(job: Job, status: str, words: str) -> None:
+    job.github.fault("comment.create", status, message=words)
     ran = job.attempt()
-    refused(job, ran, "comment: sticky", "422", "No permission would help", "another `comment`", is_claimed=True)
+    refused(job, ran, "comment: sticky", status, "No permission would help", "another `comment`", is_claimed=True)
     assert "permissions:" not in ran.log
 
 

@@ -264,6 +264,8 @@ def _failure(answer: _Answer, said: str, needs: str, *, is_write: bool) -> Failu
             return Denied(told, "Unlock the conversation, or do without the comment (`comment: off`, by a variable).")
         case 403:
             return Denied(told, f"Give the job `{needs}`, beside the permissions that it has.", lacks=needs)
+        case 410 if "disabled" in said.lower():
+            return Rejected(told)  # a setting of the repository
         case 404 | 410:
             return Absent(told)
         case 409:
