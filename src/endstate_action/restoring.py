@@ -35,6 +35,7 @@ from endstate_action.system.tree import StatCache, scan
 from endstate_action.workplace import Workplace
 
 _ID = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+_NO_PROGRAM = "there is no git program here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,16 +255,22 @@ def _restore_workspace(opened: Opened, place: Workplace, snapshots: SnapshotStor
     return replace(restored, kept=finished.kept) if finished and finished.kept else restored
 
 
+def why_no_checkout(workspace: Path, environ: Mapping[str, str]) -> str:
+    """Why git finds no checkout in this very directory."""
+    if Git.for_user(workspace, workspace / ".git", environ) is None:
+        return _NO_PROGRAM
+    return "git cannot read the .git here" if os.path.lexists(workspace / ".git") else "there is no .git here"
+
+
 def unreadable_checkout(session: str, workspace: Path, environ: Mapping[str, str], so: str) -> Mismatch:
     """The error for a session of a git checkout where git finds none; `so` says what was not done."""
-    if Git.for_user(workspace, workspace / ".git", environ) is None:
-        why, remedy = "there is no git program here", "Install git, then resume again."
-    else:
-        why = "git cannot read the .git here" if os.path.lexists(workspace / ".git") else "there is no .git here"
-        remedy = (
-            "Put the repository's own .git back (`git fsck` tells what it lacks). If a store has the session: resume "
-            f"in a fresh clone, with `endstate run --resume --session {session} --store …`."
-        )
+    why = why_no_checkout(workspace, environ)
+    remedy = (
+        "Install git, then resume again."
+        if why == _NO_PROGRAM
+        else "Put the repository's own .git back (`git fsck` tells what it lacks). If a store has the session: resume "
+        f"in a fresh clone, with `endstate run --resume --session {session} --store …`."
+    )
     return Mismatch(
         f"Session {session} belongs to a git checkout, and {why}. {so}",
         differences=(f"workspace: a git checkout in the session; now {why}",),

@@ -57,6 +57,7 @@ from endstate_action.restoring import (
     unfinished,
     unreadable_checkout,
     was_restored_here,
+    why_no_checkout,
 )
 from endstate_action.rules import Rules
 from endstate_action.shipper import LAST_ON_SIGNAL_S, Departed, Shipper, periodic_before
@@ -774,10 +775,10 @@ class _Story:
         if self.repository is not None:
             return
         if os.path.lexists(place / ".git"):
+            why = why_no_checkout(place, self.ports.environ)
             self.ports.notice(
-                f"git cannot read the .git in {short(str(place))}, so that is treated as a plain directory: without "
-                "git_commit and, in the sandbox, without git. `git status` there tells why; once it works, a new "
-                "session has commits."
+                f"{why}, so {short(str(place))} is treated as a plain directory: without git_commit and, in the "
+                "sandbox, without git. Once `git status` works there, a new session has commits."
             )
             return
         above = next((folder for folder in place.parents if os.path.lexists(folder / ".git")), None)

@@ -608,7 +608,7 @@ def test_in_a_part_of_a_checkout_it_is_said_that_there_are_no_commits(git_repo: 
     assert "plain directory" not in endstate(repo.path / "part", "run", "again", *playing).err
 
 
-@pytest.mark.parametrize("damage", ["extension", "main-gone"])
+@pytest.mark.parametrize("damage", ["extension", "main-gone", "no-git"])
 def test_in_a_checkout_that_git_cannot_read_it_is_said_that_there_are_no_commits(
     git_repo: GitRepo, tmp_path: Path, damage: str
 ) -> None:
@@ -617,15 +617,16 @@ def test_in_a_checkout_that_git_cannot_read_it_is_said_that_there_are_no_commits
     if damage == "extension":  # as of a newer git
         repo.git("config", "core.repositoryFormatVersion", "1")
         repo.git("config", "extensions.ofTomorrow", "true")
-    else:
+    elif damage == "main-gone":
         where = tmp_path / "linked"
         repo.git("worktree", "add", str(where))
         repo.path.rename(tmp_path / "gone")
+    path, why = (str(tmp_path), "there is no git program") if damage == "no-git" else (None, "git cannot read the .git")
 
-    ran = endstate(where, "run", "do it", *script(where, {"text": "done"}))
+    ran = endstate(where, "run", "do it", *script(where, {"text": "done"}), env={"PATH": path} if path else None)
 
     assert (ran.code, ran.out) == (0, "done\n")
-    assert f"git cannot read the .git in {where}, so that is treated as a plain directory" in ran.err
+    assert f"{why} here, so {where} is treated as a plain directory" in ran.err
 
 
 def test_instructions_and_configuration_are_frozen_with_the_session(workspace: Path) -> None:

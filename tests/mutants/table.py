@@ -1636,8 +1636,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="git-unreadable-told",
         guard="A new session says that it has no commits since git cannot read what is there",
         file="src/endstate_action/run.py",
-        old='        if os.path.lexists(place / ".git"):\n            self.ports.notice(',
-        new='        if os.path.lexists(place / ".git"):\n            str(',
+        old='            self.ports.notice(\n                f"{why}, so',
+        new='            str(\n                f"{why}, so',
         tests=("tests/cli/test_run.py::test_in_a_checkout_that_git_cannot_read_it_is_said_that_there_are_no_commits",),
     ),
     Mutant(
