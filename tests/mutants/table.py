@@ -656,8 +656,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="redaction",
         guard="A result is redacted before it is recorded",
         file="src/endstate_action/agent/calls.py",
-        old="bounded(self.secrets.redact(scrub(text)))",
-        new="bounded(scrub(text))",
+        old="in_part(self.secrets.redact(scrub(text)), MAX_RESULT_BYTES)",
+        new="in_part(scrub(text), MAX_RESULT_BYTES)",
         tests=(
             "tests/unit/agent/test_loop.py::test_a_result_is_bounded_scrubbed_redacted_and_never_blank",
             "tests/cli/test_run.py::test_a_secret_in_a_file_is_not_recorded",
