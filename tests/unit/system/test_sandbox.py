@@ -606,9 +606,9 @@ def test_the_exit_code_comes_through(here: Place):
     assert here.run("read x; echo $?") == (0, "1\n")
 
 
-def test_a_program_that_is_not_there_is_an_error_of_the_start(here: Place):
+def test_a_program_that_is_not_there_is_an_error_of_the_start(here: Place, tmp_path: Path):
     with pytest.raises(NotStarted, match="No such file"):
-        here.call(["/nonexistent"])
+        here.call([str(tmp_path / "no-program")])
 
 
 def test_output_of_a_call_is_bounded_as_elsewhere(one: Place):

@@ -192,7 +192,7 @@ def test_a_workspace_whose_name_is_no_text_has_a_sandbox(one: Place):
 
 
 def test_without_bubblewrap_there_is_no_sandbox(one: Place, tmp_path):
-    found = one.probe(programs=(Path("/nonexistent/bwrap"),))
+    found = one.probe(programs=(Path("/proc/none/bwrap"),))
     assert found == NoSandbox("bubblewrap (the program bwrap) is not installed.")
 
 
