@@ -6,7 +6,7 @@ overwritten by an agent that does not know of it; and an interrupted command cou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,8 @@ from endstate_action.errors import SnapshotDamaged
 from endstate_action.state.fold import State
 from endstate_action.state.records import Observed, RollBackBegun
 from endstate_action.state.snapshot import Restored, Snapshot
-from endstate_action.system.tree import Change, Entry, Kind, Scan, StatCache, diff, display, scan
+from endstate_action.system.names import display, few
+from endstate_action.system.tree import Change, Entry, Kind, Scan, StatCache, diff, scan
 
 NAMED_AT_MOST = 20
 _BACK: Mapping[str, Literal["added", "removed"]] = {"added": "removed", "removed": "added"}
@@ -201,7 +202,8 @@ class Observer:
         cause = "by an interrupted call or by somebody else" if by_call else "by somebody else"
         changed = [f"It was changed {cause}.", *told, "Nothing of it was undone."] if told else []
         # After a restore on another machine these are what did not come along.
-        left = [f"No snapshot has what was in {_few(not_kept)}: it may be missing or different."] if not_kept else []
+        absent = few(not_kept, NAMED_AT_MOST)
+        left = [f"No snapshot has what was in {absent}: it may be missing or different."] if absent else []
         said = " ".join([*changed, *left])
         return (
             f"[The workspace is not as this session last recorded it. {said} "
@@ -295,10 +297,4 @@ def _is_of_a_call(change: Change, in_flight: tuple[str | None, ...]) -> bool:
 
 
 def _listed(changes: list[Change]) -> str:
-    return _few([f"{display(c.path)} ({c.kind})" for c in changes])
-
-
-def _few(names: Sequence[str]) -> str:
-    shown = names[:NAMED_AT_MOST]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return few([f"{display(c.path)} ({c.kind})" for c in changes], NAMED_AT_MOST)
