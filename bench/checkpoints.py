@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,9 +15,11 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import mean, median
+from typing import Self
 
 from bench.fresh import environment
 from bench.limits import FULL, NOT_COUNTED, Outcome, Size, clock, counted, ms, timed
@@ -75,17 +78,12 @@ class Work:
     def __init__(self, root: Path, files: int) -> None:
         self.root = root
         self.paths = _plant(root, files)
-        self.state = locate(root, ".endstate")
-        self.state.claim()
-        self.repository = git.discover(root, os.environ, self.state.tmp)
-        if self.repository is None:
-            raise RuntimeError("there is no git")
-        self.base = self.repository.full_id("HEAD") or ""
-        bound = {"base": self.base, "workspace": "git"}
-        self.place = Workplace(root, self.state, self.repository, os.environ, bound, DEFAULT_CONFIG)
+        self.place = _place(root)
+        self.place.state.claim()
+        self.base = self.place.bound["base"] or ""
         self._snapshots = self.place.snapshots()
-        self.sessions = SessionStore(self.state.sessions)
-        self.session = self.sessions.create(bound, session=_SESSION)
+        self.sessions = SessionStore(self.place.state.sessions)
+        self.session = self.sessions.create(self.place.bound, session=_SESSION)
         self.steps = 0
         self._edits = 0
         self.store = DirectoryStore(root.parent / f"{root.name}-store")
@@ -97,23 +95,13 @@ class Work:
         self.epoch += 1
         self._sequence = 0
         self.edit()
-        about = About("0", "bench", _SESSION, _SESSION, self.epoch, "git", "sha1", self.base, None, "f" * 32)
-        self._builder = Builder(
-            about,
-            _KEY,
-            partial(self.sessions.journal, _SESSION),
-            self.packer().pack,
-            scan=lambda text: ", ".join(_SECRETS.contains(text)) or None,
-        )
+        self._builder = _builder(self.place, self.epoch)
 
     def grow(self, steps: int) -> None:
         for _ in range(steps):
             self.steps += 1
             for item in (reply(self.steps), started(self.steps), finished(self.steps)):
                 self.session.append(item.record)
-
-    def packer(self) -> Packer:
-        return Packer(self.place.objects, self.base, _SECRETS)
 
     def edit(self, count: int = EDITS) -> None:
         """The same files each time, and then what the loop records of it."""
@@ -144,6 +132,29 @@ class Work:
     def snapshot(self) -> str:
         observed = self.session.state.observed
         return (observed.root if observed else None) or ""
+
+
+def _place(root: Path) -> Workplace:
+    state = locate(root, ".endstate")
+    repository = git.discover(root, os.environ, state.tmp)
+    if repository is None:
+        raise RuntimeError("there is no git")
+    bound = {"base": repository.full_id("HEAD"), "workspace": "git"}
+    return Workplace(root, state, repository, os.environ, bound, DEFAULT_CONFIG)
+
+
+def _builder(place: Workplace, epoch: int) -> Builder:
+    return Builder(
+        About("0", "bench", _SESSION, _SESSION, epoch, "git", "sha1", place.bound["base"], None, "f" * 32),
+        _KEY,
+        partial(SessionStore(place.state.sessions).journal, _SESSION),
+        _packer(place).pack,
+        scan=lambda text: ", ".join(_SECRETS.contains(text)) or None,
+    )
+
+
+def _packer(place: Workplace) -> Packer:
+    return Packer(place.objects, place.bound["base"], _SECRETS)
 
 
 def _plant(root: Path, files: int) -> list[Path]:
@@ -183,44 +194,68 @@ def _git_alone(where: Path) -> float:
 
 
 def _beside_appends(work: Work, size: Size) -> Outcome:
-    """In turns: records while a checkpoint is built, while a thread only compresses, and with nothing beside them."""
-    found, p50, floor, count = [], [], [], 20
-    for number in range(size.checkpoints // 2 + 1):
-        work.grow(STEPS)
-        work.edit()
-        before = _appends(work, _times(count)) if number % 2 else []
-        building = threading.Thread(target=work.build)
-        building.start()
-        during = _appends(work, building.is_alive)
-        building.join()
-        quiet = before or _appends(work, _times(len(during)))
-        if during:
-            count = len(during)
-            found.append(median(during) / median(quiet))
-            p50.append((median(during), median(quiet)))
-            floor.append(median(_beside_zlib(work, len(during))) / median(quiet))
+    """In turns: records while a thread builds, as in a run, while another process does, and with nothing beside."""
+    found, p50, apart, times = [], [], [], 20
+    with _BuilderApart(work.root) as other:
+        for number in range(size.checkpoints // 2 + 1):
+            work.grow(STEPS)
+            work.edit()
+            before = _appends(work, _times(times)) if number % 2 else []
+            building = threading.Thread(target=work.build)
+            building.start()
+            during = _appends(work, building.is_alive)
+            building.join()
+            other.begin()
+            beside = _appends(work, other.is_building)
+            quiet = before or _appends(work, _times(len(during)))
+            if during and beside:
+                times = len(during)
+                found.append(median(during) / median(quiet))
+                p50.append((median(during), median(quiet)))
+                apart.append(median(beside) / median(quiet))
     detail = (
         f"{ms(median(a for a, _ in p50))} and {ms(median(b for _, b in p50))}; {len(p50)} checkpoints; "
-        f"beside a thread that only compresses {median(floor):.3g}x"
+        f"built by a process of its own {median(apart):.3g}x"
     )
     return timed("a record while a checkpoint is built over one while none is", 1.15, median(found), detail=detail)
 
 
-def _beside_zlib(work: Work, count: int) -> list[float]:
-    """A thread that holds no lock of ours or of the interpreter: what any second thread costs on this machine."""
-    data, is_over = b"".join(path.read_bytes() for path in work.paths[:500]), threading.Event()
+class _BuilderApart:
+    """What a run does in a thread, in a process of its own: what is left shares no interpreter with the records."""
 
-    def compress() -> None:
-        while not is_over.is_set():
-            zlib.compress(data)
+    def __init__(self, root: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._asking, asked = context.Pipe()
+        self._process = context.Process(target=_build_when_asked, args=(root, asked), daemon=True)
 
-    compressing = threading.Thread(target=compress)
-    compressing.start()
-    try:
-        return _appends(work, _times(count))
-    finally:
-        is_over.set()
-        compressing.join()
+    def __enter__(self) -> Self:
+        self._process.start()
+        # Its first one, with everything in it, is no measure.
+        self.begin()
+        while self.is_building():
+            time.sleep(_APPENDS_APART_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.join()
+
+    def begin(self) -> None:
+        self._asking.send(None)
+
+    def is_building(self) -> bool:
+        if not self._asking.poll():
+            return True
+        self._asking.recv()
+        return False
+
+
+def _build_when_asked(root: Path, asked: Connection) -> None:
+    builder = _builder(_place(root), epoch=1)
+    for sequence in count(1):
+        asked.recv()
+        builder.confirmed(builder.build(sequence))
+        asked.send(None)
 
 
 def _appends(work: Work, more: Callable[[], bool]) -> list[float]:
@@ -238,7 +273,7 @@ def _appends(work: Work, more: Callable[[], bool]) -> list[float]:
 
 def _thin_pack(work: Work, size: Size) -> Outcome:
     work.edit(PACKED_EDITS)
-    made = len(work.packer().pack(work.snapshot))
+    made = len(_packer(work.place).pack(work.snapshot))
     what = f"pack of a snapshot for whoever has the base commit: {PACKED_EDITS} edited of {size.files} files"
     return counted(what, 60, made / 1e3, "kB", "with git's index and refs")
 

@@ -48,7 +48,8 @@ How to read it:
 - A checkpoint is built from a session as it is on disk and put into a directory; its time ends before that.
   *The whole state* is the packed journal with all files of the workspace, packed as git packs them.
 - A record beside a checkpoint now and then waits for the interpreter's lock, since a thread builds it. A process of its
-  own would save this tenth of a millisecond, for 25 MB of memory, another start and a second copy of the keys.
+  own, as in the brackets, would save these hundredths of a millisecond, for 25 MB of memory, another start and a second
+  copy of the keys.
 - A machine is fresh when it has a clone of depth 1 and the store, nothing else. The slow store is a cache server on
   loopback; the loop's time is that between the first reply and the last, which come after 0.3 s and are followed by a
   shell call of 0.2 s. The first and the last checkpoint of an attempt are waited for, outside of that time.
