@@ -112,8 +112,11 @@ class Announced:
     unwritten: str = ""
     """Why a file could not be written."""
 
-    def without(self, what: str, why: str) -> Announced:
-        return replace(self, problems=(*self.problems, f"The {what} was not delivered: {why.rstrip('.')}."))
+    def without(self, what: str, why: str, *, is_final: bool = False) -> Announced:
+        problem = f"The {what} was not delivered: {why.rstrip('.')}."
+        # As long as another attempt could deliver one of two, it is worth it.
+        is_final = is_final and (self.is_final or not self.problems)
+        return replace(self, problems=(*self.problems, problem), is_final=is_final)
 
 
 @dataclass(slots=True)
@@ -288,17 +291,16 @@ class Delivery:
             # as long as there is much to upload, and nothing refers to them yet.
             held = self._held()
             if held is not None:
-                return replace(announced.without("commit", held), is_final=self._is_unfit())
+                return announced.without("commit", held, is_final=self._is_unfit())
             unprotected = self._protects_none(changed)
             prepared = commits.prepare(plan, _changes(changed, contents), may_change_workflows=unprotected)
             if not isinstance(prepared, Applied):
-                return replace(announced.without("commit", _why(prepared)), is_final=is_final(prepared))
+                return announced.without("commit", _why(prepared), is_final=is_final(prepared))
             known, refusal = self._deliver(
                 "commit", lambda may_write: _push(commits, plan, prepared.value, target, may_write)
             )
             if not known.ok:
-                is_refused = self._is_unfit() if refusal is None else is_final(refusal)
-                return replace(announced.without("commit", known.reason), is_final=is_refused)
+                return announced.without("commit", known.reason, is_final=self._is_refused(refusal))
         return _with_commit(announced, known, target.branch)
 
     def _protects_none(self, changed: Sequence[Changed]) -> bool:
@@ -320,18 +322,17 @@ class Delivery:
         before = place.before if place.known is not None else there.body if there else ""
         earlier = earlier_of(before, state.begun.session, max(state.task, 1))
         said = self.secrets.hide(result.said)
-        body = render_comment(
-            announced.evidence,
-            place.owner,
-            said,
-            announced.patch,
-            earlier,
-            is_final=announced.is_final,
-            is_kept=announced.is_kept,
+        body = self.secrets.hide(
+            render_comment(
+                announced.evidence,
+                place.owner,
+                said,
+                announced.patch,
+                earlier,
+                is_final=announced.is_final,
+                is_kept=announced.is_kept,
+            )
         )
-        if leaked := self.secrets.contains(body):
-            self._held()
-            return announced.without("comment", f"it would have held the value of {', '.join(leaked)}.")
 
         def act(may_write: Callable[[], bool]) -> Outcome[str]:
             stuck = conversation.stick(
@@ -341,10 +342,10 @@ class Delivery:
                 return Applied("")  # who deletes it twice means it
             return Applied(stuck.value.comment.url) if isinstance(stuck, Applied) else stuck
 
-        done, _ = self._deliver("comment", act)
-        return (
-            replace(announced, comment_url=done.value or None) if done.ok else announced.without("comment", done.reason)
-        )
+        done, refusal = self._deliver("comment", act)
+        if done.ok:
+            return replace(announced, comment_url=done.value or None)
+        return announced.without("comment", done.reason, is_final=self._is_refused(refusal))
 
     def _says_it(self, there: PostedComment, announced: Announced) -> bool:
         """Whether our comment is the one with this result; another attempt may have written over it, or none yet."""
@@ -377,6 +378,10 @@ class Delivery:
         if self.shipper:
             self.shipper.soon()
         return done, None if isinstance(outcome, Applied) else outcome
+
+    def _is_refused(self, refusal: Failure | None) -> bool:
+        """Whether a repeat would be refused in the same way. Without a refusal it was ours not to send."""
+        return self._is_unfit() if refusal is None else is_final(refusal)
 
     def _is_unfit(self) -> bool:
         """Whether nothing is stored since the workspace holds a secret, say: no repeat would find that otherwise."""
@@ -530,7 +535,7 @@ def _why(failure: Failure) -> str:
     if not isinstance(failure, Denied):
         return failure.reason
     renewed = "The token has expired or was revoked: a re-run gets a new token and delivers it."
-    return f"{failure.reason} ({renewed if failure.has_expired else failure.remedy})"
+    return f"{failure.reason} ({(renewed if failure.has_expired else failure.remedy).rstrip('.')})"
 
 
 def _changes(changed: Sequence[Changed], contents: Mapping[str, bytes]) -> list[Change]:

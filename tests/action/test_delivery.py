@@ -346,3 +346,21 @@ def test_what_was_not_committed_verifies_as_base_and_patch(job: Job, tmp_path: P
     assert told == {"patch-file": patch.name, "patch-sha256": digest, "lacks": None}
     verified = endstate("verify", ran.outputs["evidence-file"], str(clone), cwd=clone, job=job)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def test_a_comment_that_github_refuses_is_final_and_can_be_delivered_once_it_would_take_it(job: Job) -> None:
+    """A watcher's re-runs would only be refused again, each at the price of a job."""
+    job.on_request = lambda number: (
+        job.github.fault("comment.edit", "403", times=10**9, message="Conversation is locked")
+        if number == MODEL_CALLS
+        else None
+    )
+    ran = job.attempt(1)
+    assert (ran.code, ran.conclusion) == (2, "undelivered"), ran.log
+    (error,) = ran.annotations
+    assert "(Unlock the conversation, or do without the comment (`comment: off`, by a variable))." in error
+    assert "Only the comment is missing" in ran.summary
+    assert "change without what was refused" not in ran.summary
+    job.github.heal()
+    stands(job, job.attempt(2))
+    assert len(job.api.requests) == MODEL_CALLS

@@ -59,11 +59,13 @@ ROWS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="secret-in-comment",
-        guard="No comment with a secret is posted",
+        guard="No comment with a secret is posted: the name of a file that is one is hidden",
         file="src/endstate_action/deliver.py",
-        old="if leaked := self.secrets.contains(body):",
-        new="if leaked := []:",
-        tests=("tests/unit/test_deliver.py::test_a_secret_in_the_name_of_a_file_stops_commit_and_comment",),
+        old="body = self.secrets.hide(",
+        new="body = str(",
+        tests=(
+            "tests/unit/test_deliver.py::test_a_secret_in_the_name_of_a_file_stops_the_commit_and_is_hidden_in_the_comment",
+        ),
     ),
     Mutant(
         name="deleted-twice",

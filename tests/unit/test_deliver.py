@@ -410,6 +410,7 @@ def test_a_locked_conversation_is_told_and_nothing_is_lost(scene: Scene) -> None
     scene.github.is_locked = True
     announced = scene.attempt()
     assert "locked" in announced.problems[0]
+    assert announced.is_final
     assert announced.commit == scene.github.tip(scene.own)
 
 
@@ -603,12 +604,27 @@ def test_what_may_not_be_stored_is_told_by_an_edit_alone(scene: Scene) -> None:
     assert scene.github.tip(scene.own) is None
 
 
-def test_a_secret_in_the_name_of_a_file_stops_commit_and_comment(scene: Scene) -> None:
+def test_a_secret_in_the_name_of_a_file_stops_the_commit_and_is_hidden_in_the_comment(scene: Scene) -> None:
     scene.repo.write({f"{SECRET}.txt": "x\n"})
     announced = scene.attempt()
-    assert [problem.split(" was not")[0] for problem in announced.problems] == ["The commit", "The comment"]
-    assert all("A_TOKEN" in problem and SECRET not in problem for problem in announced.problems)
-    assert SECRET not in str(scene.github.state()) + str([r.body for r in scene.github.received])
+    (problem,) = announced.problems
+    assert problem.startswith("The commit was not delivered")
+    assert "A_TOKEN" in problem
+    (comment,) = scene.github.comments
+    assert "[redacted: A_TOKEN].txt" in comment["body"]
+    assert SECRET not in problem + str(scene.github.state()) + str([r.body for r in scene.github.received])
+
+
+@pytest.mark.parametrize(
+    ("commit", "comment", "is_final"), [("503", "403", False), ("403", "503", False), ("403", "403", True)]
+)
+def test_what_a_repeat_may_deliver_in_part_is_not_refused_for_good(
+    scene: Scene, commit: str, comment: str, is_final: bool
+) -> None:
+    scene.github.fault("ref.create", commit, times=FOREVER)
+    scene.github.fault("comment.create", comment, times=FOREVER)
+    announced = scene.attempt()
+    assert (announced.is_final, len(announced.problems)) == (is_final, 2)
 
 
 def test_a_secret_in_the_final_message_is_hidden_everywhere(scene: Scene) -> None:

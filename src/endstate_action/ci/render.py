@@ -88,6 +88,10 @@ NOT_KEPT = (
 _REFUSED_FOR_GOOD = "Until that is put right a repeat would be refused in the same way, so nothing more is tried."
 _BY_HAND = "Apply the patch by hand (`git apply`; the step's output `patch-file` names it), or ask"
 _WITHOUT_IT = "in a new run, for a change without what was refused."
+_ALL_BUT_THE_COMMENT = (
+    "Only the comment is missing, which would have said what stands here; once it would be taken, a re-run posts it "
+    "without asking the model."
+)
 _SETTLED = {
     "roll_back_and_run": "rolled back and re-run",
     "run": "run on the resume",
@@ -337,6 +341,8 @@ def _assembled(above: list[str], evidence: Evidence, said: str, patch: Patch | N
 
 
 def _what_now(conclusion: str, reason: str, *, is_final: bool, is_kept: bool, has_patch: bool = False) -> str:
+    if is_final and reason.startswith("The comment "):
+        return f"{_REFUSED_FOR_GOOD} {_ALL_BUT_THE_COMMENT}"
     if is_final:
         return f"{_REFUSED_FOR_GOOD} {_BY_HAND if has_patch else 'Ask'}, {_WITHOUT_IT}"
     if conclusion == "stopped":
