@@ -565,8 +565,28 @@ class _Asked:
         subject = self.event.pull_request or self.event.issue
         if subject is None:
             return None
-        stat = trusted.diff_stat(commit) if self.event.pull_request else ""
-        return Thread(subject, tuple(self._comments()), stat, commit if stat else "")
+        if self.event.pull_request is None:
+            return Thread(subject, tuple(self._comments()))
+        parted = self._parted(trusted, commit)
+        stat = trusted.diff_stat(parted) if parted else ""
+        # Unless that is known, what the agent may compare with is the target branch as it is now.
+        compare = (parted if stat else "") if parted else commit
+        return Thread(subject, tuple(self._comments()), stat, compare)
+
+    def _parted(self, trusted: Trusted, commit: str) -> str:
+        """Where the pull request left its target branch: what that got since is no change of the pull request's."""
+        head = trusted.head()
+        if head is None:
+            return ""
+        if known := trusted.parted(commit):
+            return known
+        found = told(lambda: Runs(self.github, self.event.repository.full_name).parted(commit, head))
+        reason = trusted.bring(found.value, is_retry=True) if isinstance(found, Applied) else found.reason
+        if isinstance(found, Applied) and not reason:
+            return found.value
+        said = self.step.secrets.redact(reason).rstrip(".")
+        self.step.log.say(f"Where the pull request left its target branch is not known ({said}).")
+        return ""
 
     def _comments(self) -> Iterator[Comment]:
         event = self.event

@@ -217,9 +217,9 @@ class Successor:
                 f"Session {session} was begun in another repository, as far as git can tell: of the commits that it "
                 "knew, none is here. Nothing was restored and nothing was run.",
                 differences=("repository: another one, with no commit of the session's",),
-                hint="Resume in a clone of its own repository (a shallow one may lack them: `git fetch --unshallow`), or "
-                "in an empty one (`git init`). `--on-mismatch continue` restores it here all the same; what is here now "
-                "would be kept as a snapshot.",
+                hint="Resume in a clone of its own repository (a shallow one may lack them: `git fetch --unshallow`), "
+                "or in an empty one (`git init`). `--on-mismatch continue` restores it here all the same; what is here "
+                "now would be kept as a snapshot.",
             )
         own = _own_work(place, _bound(opened).get("base"))
         if own:

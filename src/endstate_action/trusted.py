@@ -93,6 +93,13 @@ class Trusted:
             raise _missing(commit, f"could not be fetched, and {name} is to be read there.")
         return self.repository.read_at(commit, name)
 
+    def parted(self, commit: str) -> str | None:
+        """Where HEAD and the commit parted; None where the history that is here does not tell."""
+        try:
+            return self.repository.parted(commit) if commit else None
+        except GitError:
+            return None
+
     def diff_stat(self, commit: str) -> str:
         """What changed from the commit to HEAD, in git's words; empty where that cannot be told."""
         if not commit:

@@ -142,6 +142,22 @@ def test_a_pull_request_is_worked_on_and_told_about(job: Job, situation: str) ->
     assert len(job.github.comments) == 1
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+def test_what_the_target_branch_got_meanwhile_is_no_change_of_the_pull_request(job: Job, is_told: bool) -> None:
+    begun = job.github.tip("main")
+    job.commit = job.github.push(job.github.head_ref, {"feature.txt": "more\n"})
+    moved = job.github.push("main", {"colleague.py": "print(1)\n"})
+    job.happen("pull_request.synchronize")
+    job.github.permissions[job.environ["GITHUB_ACTOR"]] = ("write", "write")
+    if not is_told:
+        job.github.fault("commit.compare", "503", times=10**9)
+    ran = done(job)
+    prompt = prompt_of(job)
+    assert "colleague.py" not in prompt
+    assert ("feature.txt" in prompt, f"git diff {begun} HEAD" in prompt) == (is_told, is_told)
+    assert (f"is at {moved}" in prompt, "left its target branch is not known" in ran.log) == (not is_told, not is_told)
+
+
 @pytest.mark.parametrize("situation", ["workflow_dispatch", "push", "schedule"])
 def test_without_a_pull_request_there_is_no_comment(job: Job, situation: str) -> None:
     job.happen(situation)

@@ -8,6 +8,26 @@ _OUTSIDE = "tests/action/test_step.py::test_what_happened_outside_is_not_done_ag
 
 ROWS: tuple[Mutant, ...] = (
     Mutant(
+        name="change-since-it-left",
+        guard="What the target branch got meanwhile is no change of the pull request's",
+        file="src/endstate_action/action.py",
+        old="parted = self._parted(trusted, commit)",
+        new="parted = commit",
+        tests=(
+            "tests/action/test_step_events.py::test_what_the_target_branch_got_meanwhile_is_no_change_of_the_pull_request[True]",
+        ),
+    ),
+    Mutant(
+        name="change-shallow",
+        guard="A shallow clone is not asked for its history",
+        file="src/endstate_action/system/git.py",
+        old='if not os.path.lexists(self.common_dir / "shallow"):',
+        new="if True:",
+        tests=(
+            "tests/unit/test_trusted.py::test_where_the_change_begins_is_told_by_the_history_or_by_who_head_follows",
+        ),
+    ),
+    Mutant(
         name="patch-not-whole",
         guard="Of a patch that lacks something nobody is told that it gives the tree",
         file="src/endstate_action/ci/render.py",

@@ -43,6 +43,28 @@ def test_the_trusted_commit_is_fetched_and_can_be_compared_with_offline(upstream
     assert "app.py" in shallow.git("diff", "--stat", commit, "HEAD")
 
 
+def test_where_the_change_begins_is_told_by_the_history_or_by_who_head_follows(upstream: Repo, shallow: Repo) -> None:
+    """A shallow clone has no history, but HEAD names what it follows; what is further away, only GitHub can tell."""
+    begun = upstream.git("rev-parse", "main")
+    upstream.git("checkout", "-q", "main")
+    moved = upstream.commit({"colleague.py": "1\n"})
+    whole = Repo(shallow.path.parent / "whole")
+    Repo(shallow.path.parent).git("clone", "-q", "--branch=change", f"file://{upstream.path}", str(whole.path))
+    for repo, from_moved in ((whole, begun), (shallow, None)):
+        with Trusted.of(repo.path, os.environ, {}) as trusted:
+            assert trusted.parted(begun) == begun
+            assert trusted.bring(moved) == ""
+            assert trusted.parted(moved) == from_moved
+            assert trusted.parted(trusted.head() or "") == trusted.head()
+
+
+def test_histories_that_have_nothing_in_common_part_nowhere(upstream: Repo) -> None:
+    upstream.git("checkout", "-q", "--orphan", "other")
+    upstream.commit({"other.py": "1\n"})
+    with Trusted.of(upstream.path, os.environ, {}) as trusted:
+        assert trusted.parted(upstream.git("rev-parse", "main")) is None
+
+
 def test_bringing_it_changes_nothing_that_is_checked_out(upstream: Repo, shallow: Repo) -> None:
     before = shallow.git("status", "--porcelain=v2", "--branch"), shallow.git("for-each-ref")
     with Trusted.of(shallow.path, os.environ, {}) as trusted:

@@ -136,6 +136,12 @@ class Runs:
         """The commit at which a branch is."""
         return self._ref(f"heads/{branch}")
 
+    def parted(self, base: str, head: str) -> str:
+        """The commit at which the histories of two parted."""
+        # The files of a comparison come with its first page, and nobody needs them here.
+        path = f"{place_of(self.repository)}/compare/{quote(base)}...{quote(head)}?per_page=1&page=2"
+        return understood(_parted, self.github.read(path, needs=_NEEDS_CONTENTS))
+
     def pushed(self, run: WorkflowRun) -> str | None:
         """The commit at which the branch of a push is; None for a tag, which a run names in the same place."""
         found = told(lambda: self.head(run.branch))
@@ -218,6 +224,10 @@ def _annotation(node: Node) -> Annotation:
 
 def _tip(node: Node) -> str:
     return node.need("object").matching("sha", COMMIT, "commit id")
+
+
+def _parted(node: Node) -> str:
+    return node.need("merge_base_commit").matching("sha", COMMIT, "commit id")
 
 
 def _nodes(node: Node, name: str) -> list[Node]:

@@ -229,6 +229,15 @@ class Repository:
             return None
         return self._git.out("cat-file", "blob", text(found[0][2]))
 
+    def parted(self, commit: str) -> str | None:
+        """Where HEAD and the commit parted; None where the history that is here does not tell."""
+        if not os.path.lexists(self.common_dir / "shallow"):
+            found = self._git.ask("merge-base", commit, "HEAD")
+            return text(found).strip() if found else None
+        # What HEAD follows it names itself, also where that was not fetched.
+        named = text(self._git.out("cat-file", "commit", "HEAD")).partition("\n\n")[0].split("\n")
+        return commit if f"parent {commit}" in named or self.head().commit == commit else None
+
     def diff_stat(self, since: str) -> str:
         """Which files differ between two commits, `since` and HEAD, and by how many lines."""
         options = ("--stat=100", "--stat-count=200", "--no-ext-diff", "--no-textconv", "-M")

@@ -150,6 +150,13 @@ def test_a_pull_request_is_shown_with_all_that_belongs_to_it():
     assert prompt.notes == ()
 
 
+def test_where_the_change_begins_nowhere_known_the_target_branch_is_not_called_its_beginning():
+    prompt = build(PUSHED, TASK, Thread(pull_request(), (), "", BASE))
+
+    assert "git diff" not in outside(prompt)
+    assert f"is at {BASE}" in outside(prompt)
+
+
 def test_an_issue_is_shown_without_branches():
     found = event("issue_comment.issue")
     assert isinstance(found.issue, Issue)
