@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType
@@ -176,6 +177,24 @@ def _unreadable(error: GitError) -> StateError:
         f"Git cannot read this repository: {error} Everything recorded so far is kept.",
         hint="`git fsck` tells more. Once it is repaired, `endstate run --resume` goes on with what was begun.",
     )
+
+
+def as_before(settings: Settings, wanted: str | None) -> Settings:
+    """With what the newest attempt of the session here that a resume would take was given, where this one is not.
+
+    Where there is none, as on a fresh machine, they stay as they are.
+    """
+    with suppress(EndstateError, OSError):
+        workspace = workspace_at(settings.working_directory)
+        sessions = SessionStore(locate(workspace, settings.state_dir).sessions)
+        session = sessions.find(wanted) if wanted is not None else _newest(sessions, lambda text: None)
+        return _as_before(settings, sessions, session)
+    return settings
+
+
+def _as_before(settings: Settings, sessions: SessionStore, session: str) -> Settings:
+    attempts = sessions.read(session).attempts
+    return settings.on_terms((attempts[-1].given if attempts else None) or {})
 
 
 def attend(settings: Settings, errand: Errand, ports: Ports) -> Report | AlreadyDelivered:
@@ -398,7 +417,10 @@ class _Story:
         taken = self._take_over(Line(name), above=self._epoch_of(name), resumes=name)
         found = self._found(name, taken)
         # Of what a workflow has stored, the line of attempts has another name than the session.
-        return self.go_on(found.session or name, taken, found)
+        name = found.session or name
+        # Of a session that is here, whoever calls has asked before there was a store to look into.
+        settings = self.settings if here else _as_before(self.settings, self.store, name)
+        return replace(self, settings=settings).go_on(name, taken, found)
 
     def attend(self, errand: Errand) -> Report | AlreadyDelivered:
         """Begin, go on, or say the result again."""
@@ -550,6 +572,12 @@ class _Story:
         goes_on = "continue" if self.settings.on_mismatch == "continue" else "refuse"
         return Setup(model, system, config.to_json(), _budget(config), on_mismatch=goes_on)
 
+    def _terms(self, secrets: Secrets) -> dict[str, str]:
+        """What a later attempt is to go on with. A store that is of no use would only be asked for in vain."""
+        without = "store" if isinstance(self.depot, NoDepot) and self.settings.store != "none" else ""
+        given = self.settings.given.items()
+        return {name: text for name, text in given if name != without and not secrets.contains(text)}
+
     def _provider_for(self, state: State) -> Provider:
         """That of the session, unless another was named. Raises: Mismatch, InputError."""
         chosen = self.settings.provider or self._provider_of(state)
@@ -621,6 +649,7 @@ class _Story:
             effects_before=unrecorded_effects(session.state) + found.effects_before,
             kept=found.restored.kept if found.restored else None,
             trust=trust,
+            given=self._terms(secrets),
         )
         with interrupts.caught(self.settings.limits.max_minutes * 60):
             prompt = self.settings.prompt
@@ -674,11 +703,12 @@ class _Story:
     def _wanted(self, wanted: str | None) -> str:
         """The session to resume: of those that are here, or in the store."""
         if isinstance(self.depot, NoDepot):
-            return self.store.find(wanted) if wanted is not None else self._newest()
+            return self.store.find(wanted) if wanted is not None else _newest(self.store, self.ports.notice)
         half = unfinished(self.state)
         if wanted is None and half is not None:
             return half.lineage
-        return find_session(wanted, self.store, self.depot, self._newest, self.ports.notice)
+        newest = partial(_newest, self.store, self.ports.notice)
+        return find_session(wanted, self.store, self.depot, newest, self.ports.notice)
 
     def _epoch_of(self, session: str) -> int:
         try:
@@ -1019,30 +1049,6 @@ class _Story:
                 hint="Fetch that commit here, resume in the repository it was begun in, or begin a new session here.",
             )
 
-    def _newest(self) -> str:
-        found = self.store.all()
-        readable = [s for s in found if s.state is not None and s.state.was_asked]
-        unfinished = [s for s in found if s.is_waiting]
-        if unfinished and unfinished[0].state is None:
-            # What cannot be read may be what was meant: never report another session's success in its place.
-            try:
-                self.store.read(unfinished[0].id)
-            except (StateError, NewerFormat) as error:
-                others = ", ".join(s.id for s in unfinished if s.state is not None)
-                error.hint += f" Also unfinished here: {others}. `--session ID` resumes one of them." if others else ""
-                raise
-        if not readable:
-            raise UnknownSession(
-                f"There is no session to resume in {self.state.path}; nothing was run.",
-                hint="`endstate run PROMPT` begins one.",
-            )
-        if len(unfinished) > 1:
-            others = ", ".join(s.id for s in unfinished[1:])
-            self.ports.notice(
-                f"Resuming {unfinished[0].id}, the unfinished session with the newest record. Others: {others}."
-            )
-        return (unfinished or readable)[0].id
-
     def _configuration_of(self, state: State) -> tuple[Config, str]:
         """As frozen with the session; today's where it died before that."""
         return (Config.from_json(state.frozen.config), state.frozen.system) if state.frozen else self._rules.find()
@@ -1099,6 +1105,30 @@ def _left_out(state: State) -> str:
     )
 
 
+def _newest(sessions: SessionStore, notice: Callable[[str], None]) -> str:
+    """The unfinished session with the newest record, else the newest. Raises: UnknownSession, StateError."""
+    found = sessions.all()
+    readable = [s for s in found if s.state is not None and s.state.was_asked]
+    unfinished = [s for s in found if s.is_waiting]
+    if unfinished and unfinished[0].state is None:
+        # What cannot be read may be what was meant: never report another session's success in its place.
+        try:
+            sessions.read(unfinished[0].id)
+        except (StateError, NewerFormat) as error:
+            others = ", ".join(s.id for s in unfinished if s.state is not None)
+            error.hint += f" Also unfinished here: {others}. `--session ID` resumes one of them." if others else ""
+            raise
+    if not readable:
+        raise UnknownSession(
+            f"There is no session to resume in {sessions.directory.parent}; nothing was run.",
+            hint="`endstate run PROMPT` begins one.",
+        )
+    if len(unfinished) > 1:
+        others = ", ".join(s.id for s in unfinished[1:])
+        notice(f"Resuming {unfinished[0].id}, the unfinished session with the newest record. Others: {others}.")
+    return (unfinished or readable)[0].id
+
+
 def _is_of_another_task(state: State, prompt_id: str) -> bool:
     """Whether the session is finished, and the prompt is none of its own."""
     return state.is_finished and not state.knows_prompt(prompt_id)
@@ -1112,7 +1142,7 @@ def _number_of(errand: Errand, session: str) -> int:
 def _not_durable(why: NoDepot) -> InputError:
     return InputError(
         f"Checkpoints cannot leave this machine: {why.reason}. With require-durable, nothing was run or spent.",
-        hint=why.remedy or "Name a store, or do without --require-durable.",
+        hint=why.remedy or "Name a store, or do without: `--no-require-durable`.",
     )
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from endstate_action.agent.loop import AttemptBegan
 from endstate_action.agent.providers.scripted import ScriptedProvider, parse_script
-from endstate_action.cli import _Lines
+from endstate_action.cli import _begun, _Lines
 from endstate_action.config import Settings
 from endstate_action.run import Choice, Ports, SandboxChosen, run
 from endstate_action.state.fold import State
@@ -79,11 +79,11 @@ def test_a_checkout_is_worked_in_whatever_its_name_is(git_repo: GitRepo, name: b
 
 @pytest.mark.parametrize(("asked", "said"), [(None, True), ("auto", True), ("off", False)])
 def test_a_sandbox_that_is_lost_is_said_in_the_first_line_with_its_reason(
-    capsys: pytest.CaptureFixture[str], asked: str | None, said: bool
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, asked: str | None, said: bool
 ) -> None:
     """In this process: what a machine without bubblewrap says is its probe's to tell, which has its own tests."""
-    with click.Context(click.Command("run")) as context:
-        context.params = {"sandbox": asked}
+    monkeypatch.setattr(_begun, "given", {"sandbox": f"--sandbox {asked}"} if asked else {})
+    with click.Context(click.Command("run")):
         lines = _Lines()
         lines.event(SandboxChosen("none", "bubblewrap is not installed."))
         lines.event(AttemptBegan("0123456789ab", 1, resumed=False, pending=0))

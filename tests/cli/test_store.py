@@ -288,6 +288,42 @@ def test_a_store_named_from_one_directory_is_found_from_another(place: Place) ->
     assert max((place.workspace.parent / "kept" / "es1" / folder.name).glob("e*")).name == "e0002"
 
 
+def test_a_resume_goes_on_on_the_terms_of_the_attempt_before(place: Place) -> None:
+    """Without its store, another machine could do once more what this one does; elsewhere, it could be read."""
+    place.replies = [calls(WRITE), calls(WRITE), {"text": "done"}]
+    address = ("--base-url", "http://127.0.0.1:9/v1")
+    first = place.run("do it", "--max-steps", "1", "--sandbox", "off", "--require-durable", *address)
+    assert first.code == 1, first.err
+    playing = [*script(place.workspace, *place.replies)[:-2], "--instructions", "none"]
+
+    def resume(*options: str) -> Ran:
+        return endstate(place.workspace, "run", "--resume", *playing, *options, env={"ENDSTATE_STATE_KEY": KEY})
+
+    kept = {"base-url": address[1], "sandbox": "off", "store": f"dir:{place.store}", "require-durable": "true"}
+    again = resume("--max-steps", "2", "--sandbox", "auto")
+    assert f"As the attempt before: --base-url {address[1]} --store dir:{place.store} --require-durable\n" in again.err
+    assert f" --store dir:{place.store} --require-durable" in again.err.partition("if it dies:")[2]
+    assert (place.state().attempts[-1].given, place.claims()) == (kept | {"sandbox": "auto"}, ["e0001", "e0002"])
+
+    alone = resume("--store", "none", "--max-steps", "3")
+    assert (alone.code, place.claims()) == (0, ["e0001", "e0002"]), alone.err
+    assert place.state().attempts[-1].given == {"base-url": address[1], "sandbox": "auto", "store": "none"}
+
+    session = place.session()
+    place.clone()
+    elsewhere = place.run("--resume", "--session", session, "--max-steps", "3")
+    assert elsewhere.code == 0, elsewhere.err
+    assert place.state().attempts[-1].given == kept
+
+
+def test_a_store_that_was_of_no_use_is_not_asked_for_by_a_resume(place: Place) -> None:
+    place.replies = [calls(WRITE), calls(WRITE), {"text": "done"}]
+    assert place.run("do it", "--max-steps", "1", env=NO_KEY).code == 1
+    playing = [*script(place.workspace, *place.replies), "--instructions", "none"]
+    ran = endstate(place.workspace, "run", "--resume", *playing, env=NO_KEY)
+    assert ran.code == 0, ran.err
+
+
 def test_a_store_inside_the_workspace_is_refused(place: Place) -> None:
     for inside in ("store", ".endstate/store", "../work/x"):
         ran = place.run("do it", store=f"dir:{inside}")

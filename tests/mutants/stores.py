@@ -6,6 +6,38 @@ from tests.mutants.row import Mutant
 
 ROWS: tuple[Mutant, ...] = (
     Mutant(
+        name="resume-terms-here",
+        guard="A resume that names no store ships to the one of the attempt before",
+        file="src/endstate_action/cli/__init__.py",
+        old="settings = as_before(settings, session)",
+        new="pass",
+        tests=("tests/cli/test_store.py::test_a_resume_goes_on_on_the_terms_of_the_attempt_before",),
+    ),
+    Mutant(
+        name="resume-terms-elsewhere",
+        guard="What was restored elsewhere goes to the endpoint of the attempt before",
+        file="src/endstate_action/run.py",
+        old="settings = self.settings if here else _as_before(self.settings, self.store, name)",
+        new="settings = self.settings",
+        tests=("tests/cli/test_store.py::test_a_resume_goes_on_on_the_terms_of_the_attempt_before",),
+    ),
+    Mutant(
+        name="resume-terms-useless",
+        guard="A store that was of no use is not asked for by a resume",
+        file="src/endstate_action/run.py",
+        old='without = "store" if isinstance(self.depot, NoDepot) and self.settings.store != "none" else ""',
+        new='without = ""',
+        tests=("tests/cli/test_store.py::test_a_store_that_was_of_no_use_is_not_asked_for_by_a_resume",),
+    ),
+    Mutant(
+        name="resume-terms-none",
+        guard="Who gives up the store on purpose is not held to have one",
+        file="src/endstate_action/config/settings.py",
+        old='if self.given.get("store") == "none":',
+        new="if False:",
+        tests=("tests/cli/test_store.py::test_a_resume_goes_on_on_the_terms_of_the_attempt_before",),
+    ),
+    Mutant(
         name="dir-never-over",
         guard="A directory store gives a name only where nothing has it",
         file="src/endstate_action/state/stores/directory.py",

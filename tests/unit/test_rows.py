@@ -74,7 +74,7 @@ JOURNAL: tuple[Record, ...] = (
     ),
     Started(1, 0, "c0", EffectClass.READS, 1, 1.0, "t", "a", "b", "c", "box", "f" * 40),
     StartEnded(1, 0, 1, "SIGTERM"),
-    _attempt(2, kept="e" * 40, trust="t", effects_before=1),
+    _attempt(2, kept="e" * 40, trust="t", effects_before=1, given={"store": "dir:/s"}),
     Settled(1, 0, "c0", 2, "run", "it was interrupted", EffectClass.READS, 1.0),
     RolledBack(1, 0, 2, "f" * 40, "e" * 40, True, ("because",), 1.0),
     Started(1, 0, "c0", EffectClass.READS, 2, 1.0, "t"),
@@ -167,7 +167,7 @@ def _fits(annotation: str, value: Any) -> bool:
         return "None" in annotation
     kinds: dict[str, Any] = {"int": int, "float": (int, float), "bool": bool}
     kinds |= dict.fromkeys(("tuple", "Asked", "Usage"), list)
-    kinds |= dict.fromkeys(("Mapping", "Bound", "Refs", "Process", "PlannedCommit"), dict)
+    kinds |= dict.fromkeys(("Mapping", "Bound", "Refs", "Given", "Process", "PlannedCommit"), dict)
     expected = next((kind for name, kind in kinds.items() if annotation.startswith(name)), str)
     return isinstance(value, expected) and (expected is bool or not isinstance(value, bool))
 
@@ -215,6 +215,7 @@ def _seq(kind: str, which: int = 0) -> int:
         (_seq("attempt"), "asked", ["p"]),
         (_seq("attempt"), "asked", ["p", 1]),
         (_seq("attempt"), "process", {"run_attempt": "1"}),
+        (_seq("attempt"), "given", {"store": 1}),
         (_seq("replied"), "blocks", [{}]),
         (_seq("replied"), "blocks", [{"type": ["text"]}]),
         (_seq("replied"), "usage", [1, 2, 3]),

@@ -54,6 +54,7 @@ from endstate_action.state.records import (
     Conclusion,
     Ended,
     Frozen,
+    Given,
     Note,
     Prompt,
     Replied,
@@ -173,6 +174,7 @@ class AgentLoop:
         shipping: carries checkpoints off the machine; nothing leaves it when left out.
         epoch: the number claimed for the coming attempt; the next of the session when left out.
         effects_before: effects outside that were started and that the session does not know of.
+        given: for the record of the attempt.
         kept, trust: of the checkout that the session was restored in; recorded with the attempt.
         emit: told of each event; must not raise.
     """
@@ -196,6 +198,7 @@ class AgentLoop:
         shipping: Shipping | None = None,
         epoch: int | None = None,
         effects_before: int = 0,
+        given: Given | None = None,
         kept: str | None = None,
         trust: str | None = None,
         emit: Callable[[Event], None] = lambda event: None,
@@ -219,6 +222,7 @@ class AgentLoop:
         self._shipping = shipping or KeptHere()
         self._epoch = epoch
         self._effects_before = effects_before
+        self._given = given
         self._kept = kept
         self._trust = trust
         self._call_environment = call_environment
@@ -625,6 +629,7 @@ class AgentLoop:
             self._kept,
             self._trust,
             self._effects_before,
+            self._given,
         )
 
     def _frozen(self) -> Frozen:

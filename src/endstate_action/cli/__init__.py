@@ -346,10 +346,11 @@ def _located(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--max-resumes", metavar="N", help="Attempts killed without progress. Default: 5.")
 @click.option("--max-minutes", metavar="N", help="Per attempt. Default: 90.")
 @click.option("--sandbox", metavar="WHAT", help="auto (default), required or off: where shell commands run.")
-@click.option("--network", is_flag=True, help="Let shell commands in the sandbox use the network.")
+@click.option("--network/--no-network", default=None, help="Let shell commands in the sandbox use the network.")
 @click.option("--store", metavar="WHERE", callback=_from_here,
               help="Where checkpoints go: auto (default), dir:PATH, git-ref, s3://… or none.")  # fmt: skip
-@click.option("--require-durable", is_flag=True, help="Stop, unspent, when checkpoints cannot leave this machine.")
+@click.option("--require-durable/--no-require-durable", default=None,
+              help="Stop, unspent, when checkpoints cannot leave this machine.")  # fmt: skip
 @click.option("--evidence", metavar="FILE", help="Write what `endstate verify` needs; outside the workspace.")
 @_waiting
 @click.option("--json", "as_json", is_flag=True, help="Print one object with all outputs.")
@@ -360,8 +361,8 @@ def run(
     lock_timeout: float,
     as_json: bool,
     resume: bool,
-    network: bool,
-    require_durable: bool,
+    network: bool | None,
+    require_durable: bool | None,
     evidence: str | None,
     **given: str | None,
 ) -> int:
@@ -372,12 +373,12 @@ def run(
     """
     environ = _clean_environment()
     from endstate_action.config import parse_settings
-    from endstate_action.run import Choice, Ports
+    from endstate_action.run import Choice, Ports, as_before
     from endstate_action.run import run as run_story
 
     inputs = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
-    inputs["network"] = "true" if network else "false"
-    inputs["require-durable"] = "true" if require_durable else "false"
+    flags = {"network": network, "require-durable": require_durable}
+    inputs |= {name: str(flag).lower() for name, flag in flags.items() if flag is not None}
     inputs["resume"] = "true" if resume or session is not None else "false"
     if script is not None and not inputs.get("provider"):
         inputs["provider"] = "scripted"
@@ -397,7 +398,13 @@ def run(
 
         file = evidence_file(evidence, Path(settings.working_directory), settings.state_dir)
         ports = replace(ports, finish=lambda finishing: keep_evidence(finishing, file, environ, _say_hint))
-    _begun.given = _kept_by_nobody(click.get_current_context())
+    typed = settings.given
+    if settings.resume:
+        settings = as_before(settings, session)
+    adopted = {name: _typed(name, text) for name, text in settings.given.items() if name not in typed}
+    if adopted:
+        _say(f"As the attempt before: {printable(' '.join(adopted.values()))}")
+    _begun.given = _kept_by_nobody(click.get_current_context()) | adopted
     _begun.is_running = True
     report = run_story(settings, Choice(session, lock_timeout), ports)
     _begun.is_running = False
@@ -417,11 +424,16 @@ def _kept_by_nobody(context: click.Context) -> dict[str, str]:
     for parameter in context.command.params:
         name, value = str(parameter.name), context.params.get(str(parameter.name))
         is_given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        if is_given and value is not False and name not in (*_OF_THE_SESSION, *_OF_THE_MOMENT):
-            option = parameter.opts[0]
-            shown = f"{value:g}" if isinstance(value, float) else str(value)
-            typed[option[2:]] = option if value is True else f"{option} {shlex.quote(shown)}"
+        if is_given and name not in (*_OF_THE_SESSION, *_OF_THE_MOMENT):
+            option = parameter.opts[0][2:]
+            typed[option] = _typed(option, f"{value:g}" if isinstance(value, float) else str(value))
     return typed
+
+
+def _typed(name: str, text: str) -> str:
+    """An input as an option."""
+    flags = {"true": f"--{name}", "false": f"--no-{name}"}
+    return flags.get(text.lower(), f"--{name} {shlex.quote(text)}")
 
 
 def _clean_environment() -> Mapping[str, str]:
@@ -587,7 +599,7 @@ class _Lines:
                 self._departed(event)
             case SandboxChosen():
                 self._sandbox = event.sandbox
-                if event.sandbox == "none" and click.get_current_context().params.get("sandbox") in (None, "auto"):
+                if event.sandbox == "none" and _begun.given.get("sandbox") != "--sandbox off":
                     # Nobody is to lose it unawares.
                     self._sandbox += f" ({printable(event.note.rstrip('.'))})"
                 elif self._is_terminal:

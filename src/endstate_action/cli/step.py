@@ -154,7 +154,8 @@ def deliver(session: str | None, store: str, working_directory: str, state_dir: 
     from endstate_action.config import parse_settings
     from endstate_action.hand import deliver_by_hand
 
-    inputs = {"resume": "true", "store": store, "working-directory": working_directory, "state-dir": state_dir}
+    inputs = {"resume": "true", "sandbox": "auto", "store": store}
+    inputs |= {"working-directory": working_directory, "state-dir": state_dir}
     return deliver_by_hand(environ, parse_settings(inputs, lambda name: None), session, _put, _say)
 
 

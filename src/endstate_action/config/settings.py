@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Literal, TypeVar, get_args
 
@@ -44,6 +44,8 @@ INPUTS = (
     "store",
     "require-durable",
 )
+
+_KEPT = ("base-url", "sandbox", "network", "store", "require-durable")
 
 _INT = re.compile(r"[0-9]{1,9}")
 _MONEY = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
@@ -99,6 +101,25 @@ class Settings:
     """Where checkpoints go, as given; `state.stores.choice` knows what it can be."""
     require_durable: bool = False
     """Whether a run whose checkpoints cannot leave the machine is an error."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """What was given of that which holds for later attempts as well: on whose terms a session is gone on with."""
+
+    def on_terms(self, terms: Mapping[str, str]) -> Settings:
+        """With what an earlier attempt was given, where this one was not. Raises: InputError: it cannot be used."""
+        if self.given.get("store") == "none":
+            terms = {name: text for name, text in terms.items() if name != "require-durable"}
+        return self._with({**terms, **self.given})
+
+    def _with(self, given: Mapping[str, str]) -> Settings:
+        return replace(
+            self,
+            base_url=parse_base_url("base-url", given["base-url"]) if "base-url" in given else None,
+            sandbox=parse_choice("sandbox", given.get("sandbox", "auto"), get_args(SandboxChoice)),
+            network=parse_boolean("network", given.get("network", "false")),
+            store=given.get("store", "auto"),
+            require_durable=parse_boolean("require-durable", given.get("require-durable", "false")),
+            given={name: given[name] for name in _KEPT if name in given},
+        )
 
 
 def parse_settings(inputs: Mapping[str, str], read: Read) -> Settings:
@@ -110,11 +131,10 @@ def parse_settings(inputs: Mapping[str, str], read: Read) -> Settings:
     given = {name: text for name, text in inputs.items() if text != ""}
     _refuse_unknown(given)
     resume = parse_boolean("resume", given.get("resume", "false"))
-    return Settings(
+    settings = Settings(
         prompt=_prompt(given.get("prompt"), given.get("prompt-file"), read, required=not resume),
         provider=parse_choice("provider", given["provider"], get_args(ProviderName)) if "provider" in given else None,
         model=parse_model("model", given["model"]) if "model" in given else None,
-        base_url=parse_base_url("base-url", given["base-url"]) if "base-url" in given else None,
         working_directory=_parse_path("working-directory", given.get("working-directory", ".")),
         state_dir=parse_state_dir("state-dir", given.get("state-dir", ".endstate")),
         instructions=_parse_path("instructions", given["instructions"]) if "instructions" in given else None,
@@ -122,11 +142,8 @@ def parse_settings(inputs: Mapping[str, str], read: Read) -> Settings:
         resume=resume,
         on_mismatch=parse_choice("on-mismatch", given.get("on-mismatch", "refuse"), get_args(OnMismatch)),
         limits=_limits(given),
-        sandbox=parse_choice("sandbox", given.get("sandbox", "auto"), get_args(SandboxChoice)),
-        network=parse_boolean("network", given.get("network", "false")),
-        store=given.get("store", "auto"),
-        require_durable=parse_boolean("require-durable", given.get("require-durable", "false")),
     )
+    return settings._with(given)  # noqa: SLF001  its own module
 
 
 def _limits(given: Mapping[str, str]) -> Limits:

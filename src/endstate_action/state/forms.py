@@ -122,6 +122,12 @@ def _refs(refs: Any) -> Any:
     return refs
 
 
+def _given(given: Any) -> Any:
+    if not _only(str, given.values()):
+        raise ValueError("what it was given is no text")
+    return given
+
+
 def _process(process: Any) -> Any:
     number, checkpoint = process.get("run_attempt"), process.get("restored_from")
     if type(checkpoint) not in (str, NoneType) or not (number is None or (type(number) is int and number > 0)):
@@ -168,6 +174,7 @@ _FIELDS: Mapping[str, tuple[_Types, _Reader | None]] = {
     "Mapping[int, str] | None": ((dict, NoneType), _denied),
     "Bound": (_OBJECT, _bound),
     "Refs": (_OBJECT, _refs),
+    "Given | None": ((dict, NoneType), _given),
     "Process": (_OBJECT, _process),
     "PlannedCommit | None": ((dict, NoneType), _commit),
 }

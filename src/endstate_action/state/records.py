@@ -27,6 +27,7 @@ Asked: TypeAlias = tuple[str, str]
 # What these hold is looked at by their names (`state.forms`).
 Bound: TypeAlias = Mapping[str, Any]
 Refs: TypeAlias = Mapping[str, str]
+Given: TypeAlias = Mapping[str, str]
 Contract: TypeAlias = Mapping[str, str]
 Process: TypeAlias = Mapping[str, Any]
 PlannedCommit: TypeAlias = Mapping[str, Any]
@@ -93,6 +94,8 @@ class Attempt:
     """`Repository.trust` of the checkout that the session was restored in; another one than it was begun in."""
     effects_before: int = 0
     """Effects outside that were started and that the journal does not have: a person chose to go on over the gap."""
+    given: Given | None = None
+    """`Settings.given`, but for a store that was of no use: what a resume that is not given them takes over."""
 
     def key(self) -> Key:
         return (self.epoch,)
