@@ -609,7 +609,7 @@ class _Story:
         self.ports.emit(chosen)
         snapshots = place.snapshots()
         interrupts = Interrupts()
-        observer = place.observer(snapshots, interrupts.check)
+        observer = place.observer(snapshots, interrupts.check_late)
         if doubtful or was_killed_in_opaque_call(session.state):
             observer.doubt()
         process = {**self.ports.process(), "workspace": self.workspace.stat().st_ino}
@@ -910,7 +910,7 @@ class _Story:
         uploader = Uploader(
             builder,
             depot.store,
-            lambda: session.state.records,
+            lambda: session.state.shippable,
             pace=depot.pace,
             earlier=periodic_before(depot.store, line.lineage, session.state, epoch),
         )

@@ -350,6 +350,27 @@ def test_a_killed_run_is_resumed_on_a_fresh_clone(place: Place, named: bool) -> 
     assert [s["action"] for s in ran.json["settlements"]] == ["refuse"]
 
 
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.2])
+def test_what_a_call_left_goes_with_its_outcome_though_a_signal_comes_while_it_is_looked_at(
+    place: Place, after_s: float
+) -> None:
+    """Else the model elsewhere is told that it built what is not there."""
+    marker = place.path / "built"
+    build = "for d in $(seq 40); do mkdir -p out/$d; for n in $(seq 50); do echo $d > out/$d/$n; done; done"
+    place.replies = [calls(bash(f"{build}; echo x > {marker}")), {"text": "done"}]
+    process = begin(place.workspace, "run", "do it", *place.options(), env={"ENDSTATE_STATE_KEY": KEY})
+    wait_for(marker)
+    time.sleep(after_s)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode in (75, 0)
+    place.clone()
+    ran = place.run("--resume", "--json")
+    assert ran.code == 0, ran.err
+    (outcome,) = place.state().finished.values()
+    assert (outcome.status == "ok") == (place.workspace / "out" / "40" / "50").exists()
+
+
 def test_a_finished_session_is_reported_on_a_fresh_machine_without_a_request(place: Place) -> None:
     ended = place.run("do it", "--json").json
     place.clone()

@@ -470,8 +470,8 @@ ROWS: tuple[Mutant, ...] = (
         name="lost-sandbox-in-the-first-line",
         guard="A sandbox that is lost is said where everybody looks",
         file="src/endstate_action/cli/__init__.py",
-        old='if event.sandbox == "none" and click.get_current_context()',
-        new="if False and click.get_current_context()",
+        old='if event.sandbox == "none" and _begun',
+        new="if False and _begun",
         tests=("tests/cli/test_run.py::test_a_sandbox_that_is_lost_is_said_in_the_first_line_with_its_reason",),
     ),
     Mutant(

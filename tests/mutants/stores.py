@@ -6,6 +6,36 @@ from tests.mutants.row import Mutant
 
 ROWS: tuple[Mutant, ...] = (
     Mutant(
+        name="unseen-leaves",
+        guard="What nobody has looked at is in no checkpoint, nor what came after",
+        file="src/endstate_action/state/checkpoint/build.py",
+        old="end = at if rows[at][1] == Unseen.kind else end",
+        new="pass",
+        tests=(
+            "tests/unit/state/checkpoint/test_build.py::test_an_outcome_whose_traces_nobody_has_looked_at_stays_here_until_somebody_has",
+        ),
+    ),
+    Mutant(
+        name="unseen-recorded",
+        guard="An outcome is known to be one whose traces nobody has looked at",
+        file="src/endstate_action/agent/calls.py",
+        old="self.session.append(Unseen(asked.step, asked.index, self.epoch), outcome)",
+        new="self.session.append(outcome)",
+        tests=(
+            "tests/unit/agent/test_loop.py::test_an_outcome_is_recorded_though_what_the_call_left_could_not_be_looked_at",
+        ),
+    ),
+    Mutant(
+        name="unseen-for-ever",
+        guard="A call that left nothing behind is looked at on record, so that what follows can be shipped",
+        file="src/endstate_action/agent/observe.py",
+        old="if state.unseen is not None or last is None:",
+        new="if last is None:",
+        tests=(
+            "tests/unit/agent/test_loop.py::test_an_outcome_is_recorded_though_what_the_call_left_could_not_be_looked_at",
+        ),
+    ),
+    Mutant(
         name="resume-terms-here",
         guard="A resume that names no store ships to the one of the attempt before",
         file="src/endstate_action/cli/__init__.py",

@@ -13,7 +13,7 @@ from endstate_action.state.checkpoint.build import Builder, Row
 from endstate_action.state.checkpoint.manifest import About, Manifest
 from endstate_action.state.checkpoint.read import Expected
 from endstate_action.state.keys import lineage_of
-from endstate_action.state.records import Begun, Note, Observed, Record, Replied, Started, encode
+from endstate_action.state.records import Begun, Note, Observed, Record, Replied, Started, Unseen, encode
 from endstate_action.state.seal import derive_key
 
 REPOSITORY = "github.com/octo/project"
@@ -55,6 +55,9 @@ class Journal:
 
     def start(self, effect: EffectClass = EffectClass.KEYED) -> None:
         self.add(Started(max(self._steps(), 1), 0, "call", effect, 1, float(len(self.rows)), "tag"))
+
+    def unseen(self) -> None:
+        self.add(Unseen(max(self._steps(), 1), len(self.rows), 1))
 
     def observe(self, root: str | None = None) -> str:
         root = root or hashlib.sha1(str(len(self.rows)).encode()).hexdigest()

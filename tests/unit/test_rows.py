@@ -42,6 +42,7 @@ from endstate_action.state.records import (
     StartEnded,
     Status,
     ToDeliver,
+    Unseen,
     encode,
 )
 from endstate_action.state.session import SessionStore
@@ -78,6 +79,7 @@ JOURNAL: tuple[Record, ...] = (
     Settled(1, 0, "c0", 2, "run", "it was interrupted", EffectClass.READS, 1.0),
     RolledBack(1, 0, 2, "f" * 40, "e" * 40, True, ("because",), 1.0),
     Started(1, 0, "c0", EffectClass.READS, 2, 1.0, "t"),
+    Unseen(1, 0, 2),
     Finished(1, 0, "c0", "ok", "content of a", 2, 1.0, 0.5),
     Finished(1, 1, "c1", "denied", "Denied: not allowed", 2, 1.0),
     Note("n", "something changed", 1),
@@ -257,6 +259,7 @@ def test_what_is_inside_a_field_is_looked_at_too(scene: Scene, seq: int, name: s
         (_seq("start_ended"), {"index": 1}, "no such call was started"),
         (_seq("settled"), {"step": 7}, "no such call was asked for"),
         (_seq("roll_back_begun"), {"step": 7}, "no such call was started"),
+        (_seq("unseen"), {"step": 7}, "no such call was started"),
         (_seq("rolled_back"), {"step": 7}, "no such call was started"),
         (_seq("finished"), {"call_id": "x"}, "another id"),
         (_seq("finished", 1), {"index": 0}, "the call has an outcome"),

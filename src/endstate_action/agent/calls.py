@@ -7,6 +7,7 @@ that a dead attempt left without an outcome.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from endstate_action.agent.observe import Observer, PutBack
@@ -21,7 +22,7 @@ from endstate_action.agent.tools.base import (
     check_arguments,
 )
 from endstate_action.effects import EffectClass, Probe, content_digest, idempotency_key
-from endstate_action.errors import EndstateError, Interrupted
+from endstate_action.errors import EndstateError, Interrupted, StateError
 from endstate_action.messages import in_part, is_blank, scrub
 from endstate_action.state.fold import Requested
 from endstate_action.state.records import (
@@ -34,6 +35,7 @@ from endstate_action.state.records import (
     Started,
     StartEnded,
     Status,
+    Unseen,
 )
 from endstate_action.state.session import Session
 from endstate_action.system.files import Workspace
@@ -243,9 +245,10 @@ class Calls:
             self.session.check()
             try:
                 records += self._observed(asked.step, doubtful=wrote is EffectClass.OPAQUE)
-            except (Interrupted, TimeIsUp):
-                # It has run; what it left behind is looked at by whoever goes on.
-                self.session.append(outcome)
+            except (EndstateError, TimeIsUp):
+                # It has run, and on this machine what it left behind is looked at by whoever goes on.
+                with suppress(StateError):
+                    self.session.append(Unseen(asked.step, asked.index, self.epoch), outcome)
                 raise
         self.session.append(*records)
         if wrote.is_outside:
@@ -257,7 +260,7 @@ class Calls:
 
     def _observed(self, step: int, *, doubtful: bool = False) -> Sequence[Observed]:
         seen = self.observer.now(doubtful=doubtful)
-        return () if seen.is_as(self.session.state.observed) else (seen.recorded(step, self.clock()),)
+        return () if seen.is_recorded(self.session.state) else (seen.recorded(step, self.clock()),)
 
     def _record_settlement(self, asked: Requested, settlement: Settlement) -> None:
         effect = self._recorded_effect(asked)

@@ -504,7 +504,7 @@ class AgentLoop:
         if will_be_undone(self._state, self._observer):
             return  # what was changed meanwhile is then kept under the roll-back's name
         seen, last = self._observer.now(), self._state.observed
-        if seen.is_as(last):
+        if seen.is_recorded(self._state):
             return
         observed = seen.recorded(self._state.steps, self._clock())
         text = self._observer.difference(last, seen, self._in_flight()) if last is not None else None
@@ -521,7 +521,8 @@ class AgentLoop:
     def _in_flight(self) -> tuple[str | None, ...]:
         """Paths that pending calls may have changed; None stands for one that may have changed anything."""
         started = (self._state.started.get(place) for place in self._state.pending)
-        return tuple(starts[-1].path for starts in started if starts)
+        paths = [starts[-1].path for starts in started if starts]
+        return (*paths, None) if self._state.unseen is not None else tuple(paths)
 
     # Budgets
 

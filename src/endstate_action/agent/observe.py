@@ -37,15 +37,18 @@ class Seen:
     def recorded(self, step: int, at: float) -> Observed:
         return Observed(step, self.tree_hash, self.head, at, self.root)
 
-    def is_as(self, last: Observed | None) -> bool:
-        """Whether it is what was recorded last."""
-        return last is not None and (self.tree_hash, self.head, self.root) == (last.tree_hash, last.head, last.root)
+    def is_recorded(self, state: State) -> bool:
+        """Whether it is what was recorded last, and is known to be of what was done last."""
+        last = state.observed
+        if state.unseen is not None or last is None:
+            return False
+        return (self.tree_hash, self.head, self.root) == (last.tree_hash, last.head, last.root)
 
 
 class Snapshots(Protocol):
     """What the observer needs of a snapshot store; `state.snapshot.SnapshotStore` is one."""
 
-    def take(self, *, full_rehash: bool = False) -> Snapshot: ...
+    def take(self, *, full_rehash: bool = False, check: Callable[[], None] = ...) -> Snapshot: ...
 
     def confirm(self, root: str) -> None: ...
 
@@ -113,7 +116,7 @@ class Observer:
     def now(self, *, doubtful: bool = False) -> Seen:
         """Look at the workspace; only what changed is read again, unless what was running makes that `doubtful`."""
         doubtful, self._is_doubtful = doubtful or self._is_doubtful, False
-        root = self._snapshots.take(full_rehash=doubtful).root if self._snapshots else None
+        root = self._snapshots.take(full_rehash=doubtful, check=self._check).root if self._snapshots else None
         head, last = self._head(), self._last
         if doubtful and self._cache:
             # What could write anything could write the cache, for this process or the next.

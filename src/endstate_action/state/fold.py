@@ -30,6 +30,7 @@ from endstate_action.state.records import (
     Started,
     StartEnded,
     ToDeliver,
+    Unseen,
     all_kept,
 )
 
@@ -79,6 +80,9 @@ class State:
     compacted_at_reply: Compacted | None = None
     """The one that held when the last reply was asked for."""
     observed: Observed | None = None
+    unseen: int | None = None
+    """How many records there were before a call whose traces nobody has looked at since: no more than these may be
+    shipped."""
     rolling_back: list[RollBackBegun] = field(default_factory=list)
     rolled_back: list[RolledBack] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
@@ -190,7 +194,10 @@ class State:
                 return f"it is of {record.through_step} steps, of {steps}"
             case Compacted() if not self._is_shorter(record):
                 return "it shows as much as before it"
-            case StartEnded() | RollBackBegun() | RolledBack() if (record.step, record.index) not in self.started:
+            case StartEnded() | Unseen() | RollBackBegun() | RolledBack() if (
+                record.step,
+                record.index,
+            ) not in self.started:
                 return "no such call was started"
             case Settled() if self._id_at(record.step, record.index) != record.call_id:
                 return "no such call was asked for"
@@ -263,8 +270,10 @@ class State:
                 self.settled.append(record)
             case Compacted():
                 self.compacted = record
+            case Unseen():
+                self.unseen = self.records if self.unseen is None else self.unseen
             case Observed():
-                self.observed = record
+                self.observed, self.unseen = record, None
             case RollBackBegun():
                 self.rolling_back.append(record)
             case RolledBack():
@@ -290,6 +299,11 @@ class State:
             place = (record.step, index)
             asked = Requested(record.step, index, call, denied.get(index), void)
             self.requested[place] = self.pending[place] = asked
+
+    @property
+    def shippable(self) -> int:
+        """How many of the records have a workspace that belongs to them."""
+        return self.records if self.unseen is None else self.unseen
 
     @property
     def steps(self) -> int:

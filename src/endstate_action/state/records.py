@@ -258,6 +258,22 @@ class Compacted:
 
 
 @dataclass(frozen=True, slots=True)
+class Unseen:
+    """The outcome that comes next is of a call whose traces nobody has looked at: the look failed, or took too long.
+
+    What follows is worth nothing on another machine, whose workspace would lack them, before the next `Observed`.
+    """
+
+    kind: ClassVar[str] = "unseen"
+    step: int
+    index: int
+    epoch: int
+
+    def key(self) -> Key:
+        return (self.step, self.index, self.epoch)
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """The workspace as it was at this point of the journal."""
 
@@ -383,6 +399,7 @@ Record: TypeAlias = (
     | Settled
     | Finished
     | Compacted
+    | Unseen
     | Observed
     | RollBackBegun
     | RolledBack
@@ -395,7 +412,7 @@ _CLASSES: dict[str, type[Any]] = {
     c.kind: c
     for c in (
         Begun, Frozen, Attempt, Prompt, Note, Replied, Spent,
-        Started, StartEnded, Settled, Finished, Compacted, Observed, RollBackBegun, RolledBack, Ended,
+        Started, StartEnded, Settled, Finished, Compacted, Unseen, Observed, RollBackBegun, RolledBack, Ended,
         ToDeliver, Delivering, Delivered,
     )
 }  # fmt: skip

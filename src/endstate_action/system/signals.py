@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -18,6 +19,9 @@ from endstate_action.errors import Interrupted
 
 _CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MAY_BE_IGNORED = (signal.SIGINT, signal.SIGHUP)
+LOOK_GRACE_S = 2.0
+"""So much longer a look at the workspace may take, so that what was done before it can be shipped with what it left:
+of the ten seconds that a runner gives, shipping has five."""
 _AGAIN_S = 0.5
 """An exception raised inside a finaliser or a callback is swallowed by the interpreter, so it is raised again."""
 
@@ -46,6 +50,7 @@ class Interrupts:
     def __init__(self) -> None:
         self._allowed = 0
         self._pending: BaseException | None = None
+        self._since = 0.0
 
     @contextmanager
     def caught(self, deadline_s: float | None = None) -> Iterator[None]:
@@ -85,6 +90,11 @@ class Interrupts:
         if self._pending is not None:
             raise self._pending
 
+    def check_late(self) -> None:
+        """The same for what is worth to be finished, if that takes no longer than `LOOK_GRACE_S`."""
+        if self._pending is not None and time.monotonic() - self._since >= LOOK_GRACE_S:
+            raise self._pending
+
     def time_is_told(self) -> None:
         """The end of the time has been dealt with; what is left to do (to announce it) has a time of its own."""
         if isinstance(self._pending, TimeIsUp):
@@ -106,7 +116,7 @@ class Interrupts:
 
     def _arrived(self, error: BaseException) -> None:
         if self._pending is None:
-            self._pending = error
+            self._pending, self._since = error, time.monotonic()
         elif self._pending is not error:
             return  # a second signal must not tear what handles the first
         if self._allowed:

@@ -19,6 +19,7 @@ import pytest
 
 from endstate_action.agent.context import Budget, check_history, history, size_bytes
 from endstate_action.agent.loop import AgentLoop, Setup
+from endstate_action.agent.observe import Observer, Seen
 from endstate_action.agent.policy import Policy
 from endstate_action.agent.providers.base import ContextOverflow, ModelUnknown, OnDiscard, Reply, Request
 from endstate_action.agent.settle import decide
@@ -29,20 +30,22 @@ from endstate_action.config import Limits, parse_config
 from endstate_action.effects import EffectClass, Probe
 from endstate_action.errors import (
     CredentialsRejected,
+    DiskFull,
     InputError,
     Interrupted,
     Mismatch,
     ProviderUnavailable,
     SnapshotDamaged,
+    StateError,
     StateReplaced,
     UnknownSession,
 )
 from endstate_action.messages import Message, ToolCall, Usage
-from endstate_action.state.records import Attempt, Prompt, Replied, Settled, Started
+from endstate_action.state.records import Attempt, Note, Prompt, Replied, Settled, Started
 from endstate_action.state.session import Session, SessionStore
 from endstate_action.system.git_call import GitError
 from endstate_action.system.redaction import Secrets
-from endstate_action.system.signals import Interrupts
+from endstate_action.system.signals import Interrupts, TimeIsUp
 from tests.support.models import FakeModel, say
 
 
@@ -804,8 +807,6 @@ def test_a_deleted_database_stops_before_the_call_starts(session: Session, works
 def test_an_edit_made_between_two_attempts_is_kept_recorded_and_told_once(
     session: Session, workspace: Path, tmp_path: Path
 ) -> None:
-    from endstate_action.agent.observe import Observer
-
     def observer() -> Observer:
         return Observer(workspace, (".git", ".endstate"), cache=tmp_path / "cache")
 
@@ -1011,6 +1012,39 @@ def test_an_interruption_while_the_policy_looks_loses_the_reply_and_not_its_pric
     with interrupts.caught(), subprocess.Popen(argv), pytest.raises(Interrupted):
         agent.run("do it")
     assert (session.state.steps, [s.usage for s in session.state.spent]) == (0, [Usage(100, 10)])
+
+
+@pytest.mark.parametrize("failure", [Interrupted("SIGTERM"), TimeIsUp(), DiskFull("no room for the snapshot")])
+@pytest.mark.parametrize("leaves", [True, False])
+def test_an_outcome_is_recorded_though_what_the_call_left_could_not_be_looked_at(
+    session: Session, workspace: Path, failure: Exception, leaves: bool
+) -> None:
+    """It is true on this machine; nothing of it leaves it before somebody has looked."""
+
+    class Blind(Observer):
+        def now(self, *, doubtful: bool = False) -> Seen:
+            if tool.ran and session.state.unseen is None and (1, 0) not in session.state.finished:
+                raise failure
+            return super().now(doubtful=doubtful)
+
+    def build(what: str) -> str:
+        if leaves:
+            (workspace / "made").write_text(what)
+        return "built"
+
+    tool = Act(EffectClass.IDEMPOTENT, build)
+    with suppress(Interrupted, StateError):
+        loop(session, workspace, FakeModel([say("", act("a"))]), tool, observer=Blind(workspace)).run("do it")
+    assert session.state.finished[1, 0].content == "built"
+    recorded = session.state.records
+    assert session.state.unseen == session.state.shippable < recorded
+
+    shown = FakeModel([say("done")])
+    assert loop(session, workspace, shown, tool, observer=Blind(workspace)).resume().succeeded
+    assert session.state.shippable == session.state.records
+    assert tool.ran == ["a"]
+    notes = [told.text for told in session.state.told if isinstance(told, Note)]
+    assert ["by an interrupted call or by somebody else" in note for note in notes] == [True] * leaves
 
 
 def test_a_re_run_is_given_the_very_moment_of_the_first_start(session: Session, workspace: Path) -> None:

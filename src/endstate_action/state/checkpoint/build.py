@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from endstate_action.errors import StateError
 from endstate_action.state.checkpoint.manifest import MAX_PACK_BYTES, About, Manifest, Part, needed, parse
 from endstate_action.state.keys import MAX_EFFECTS
-from endstate_action.state.records import Delivering, Observed, Record, Started, decode
+from endstate_action.state.records import Delivering, Observed, Record, Started, Unseen, decode
 from endstate_action.state.seal import Key, seal
 
 SMALL_BYTES = 64 * 1024
@@ -191,14 +191,14 @@ class Builder:
     def _carried(self) -> tuple[tuple[Part, ...], Sequence[Row], bytes]:
         """The parts that stay, and the rows of all others, with those that are new; as they are and packed."""
         kept = self._parts
-        rows = self._rows_after(self._fold.records)
+        rows = _whole(self._rows_after(self._fold.records))
         packed = zlib.compress(_as_text(rows), _LEVEL)
         size = len(packed)
         while kept and kept[-1].packed_bytes <= max(SMALL_BYTES, 2 * size):
             size += kept[-1].packed_bytes
             kept = kept[:-1]
         if kept != self._parts:
-            rows = self._rows_after(kept[-1].last if kept else 0)
+            rows = _whole(self._rows_after(kept[-1].last if kept else 0))
             packed = zlib.compress(_as_text(rows), _LEVEL)
         return kept, rows, packed
 
@@ -260,6 +260,16 @@ class Builder:
 def _as_text(rows: Iterable[Row]) -> bytes:
     """A line for each row. Bodies are JSON, in which there is no end of a line, so that none is needed around them."""
     return "".join(f"{seq} {kind} {body}\n" for seq, kind, body in rows).encode()
+
+
+def _whole(rows: Sequence[Row]) -> Sequence[Row]:
+    """Those that a workspace belongs to: without a call, and all after it, whose traces nobody has looked at yet."""
+    end = len(rows)
+    for at in reversed(range(len(rows))):
+        if rows[at][1] == Observed.kind:
+            break
+        end = at if rows[at][1] == Unseen.kind else end
+    return rows[:end]
 
 
 def _refuse_gaps(rows: Sequence[Row], first: int) -> None:

@@ -138,13 +138,14 @@ class SnapshotStore:
                 hint="Name a state directory inside the workspace that is not a mount of its own.",
             )
 
-    def take(self, *, full_rehash: bool = False) -> Snapshot:
+    def take(self, *, full_rehash: bool = False, check: Callable[[], None] = lambda: None) -> Snapshot:
         """The workspace as it is now, durable when this returns.
 
         Args:
             full_rehash: read everything; needed after a call whose processes may still have had files mapped.
+            check: asked before each file that is read, and raises where that is to end.
         """
-        taken = self._present(full_rehash=full_rehash)
+        taken = self._present(full_rehash=full_rehash, check=check)
         self._note_time(taken, again=True)
         self._remember()
         return taken
@@ -285,16 +286,16 @@ class SnapshotStore:
         reasons = (*lost, *new, *changed, *unknown)
         return Restored(target.root, kept, not reasons, reasons, (*new, *changed), tuple(moved))
 
-    def _present(self, *, full_rehash: bool = False) -> Snapshot:
+    def _present(self, *, full_rehash: bool = False, check: Callable[[], None] = lambda: None) -> Snapshot:
         files, size = self._limits.ignored_max_files, self._limits.ignored_max_mb
         with _looking():
             over = too_much(self._workspace, self._ignored(), self._hidden, files, size)
-        return self._take(Meta(uncaptured=frozenset(over)), full_rehash=full_rehash)
+        return self._take(Meta(uncaptured=frozenset(over)), full_rehash=full_rehash, check=check)
 
-    def _take(self, known: Meta, *, full_rehash: bool = False) -> Snapshot:
+    def _take(self, known: Meta, *, full_rehash: bool = False, check: Callable[[], None] = lambda: None) -> Snapshot:
         """A snapshot in which what `known` left alone is hidden from the scan, and noted as it is there."""
         with _looking():
-            scan = self._scan(known.left_alone, full_rehash=full_rehash)
+            scan = self._scan(known.left_alone, full_rehash, check)
         git, tips = self._git_state.capture() if self._git_state else ("", frozenset[str]())
         tree, meta = tree_of(scan.root, self._width).hex(), describe(scan.root, known)
         root = save(self._objects, tree, meta, git)
@@ -309,22 +310,22 @@ class SnapshotStore:
         if self._last:
             self._cache.keep(self._last)
 
-    def _scan(self, left_alone: Iterable[bytes], *, full_rehash: bool) -> Scan:
+    def _scan(self, left_alone: Iterable[bytes], full_rehash: bool, check: Callable[[], None]) -> Scan:
         last = None if full_rehash else self._last or self._cache.last()
         before = last.root if last else None
         hidden = Paths.of((*self._excluded, *left_alone))
         try:
-            scan = self._scan_once(hidden, before)
+            scan = self._scan_once(hidden, before, check)
         except (ValueError, struct.error):
             # The cache file is not what it was when it was written.
-            scan = self._scan_once(hidden, None)
+            scan = self._scan_once(hidden, None, check)
         for _ in range(SCANS - 1):
             if scan.unstable:
-                scan = self._scan_once(hidden, scan.root)
+                scan = self._scan_once(hidden, scan.root, check)
         return scan
 
-    def _scan_once(self, hidden: Paths, before: Directory | None) -> Scan:
-        keeper = Keeper(self._objects, self._cache.horizon(), hidden, self._limits.file_max_mb)
+    def _scan_once(self, hidden: Paths, before: Directory | None, check: Callable[[], None]) -> Scan:
+        keeper = Keeper(self._objects, self._cache.horizon(), hidden, self._limits.file_max_mb, check)
         root = keeper.run(os.open(self._workspace, DIRECTORY), before)
         return Scan(root, unstable=tuple(sorted(keeper.unstable)))
 

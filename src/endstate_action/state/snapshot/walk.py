@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from endstate_action.state.snapshot.listing import (
@@ -55,12 +55,15 @@ _ODD = {
 class Keeper(Walk[Item]):
     """Writes into `objects` what it meets and `objects` does not have yet."""
 
-    def __init__(self, objects: ObjectStore, horizon: Horizon, hidden: Paths, file_max_mb: int) -> None:
+    def __init__(
+        self, objects: ObjectStore, horizon: Horizon, hidden: Paths, file_max_mb: int, check: Callable[[], None]
+    ) -> None:
         super().__init__(horizon, hidden)
         self._objects = objects
         self._width = 32 if objects.object_format == "sha256" else 20
         self._largest = file_max_mb * _MB
         self._user = os.geteuid()
+        self._check = check
 
     def entries(self, directory: Directory) -> Iterator[tuple[bytes, Item]]:
         return items_of(directory)
@@ -122,6 +125,7 @@ class Keeper(Walk[Item]):
         return self._user != 0 and frame.mode & 0o500 != 0o500
 
     def _read(self, directory: int, name: str, seen: Signature) -> tuple[Item, Signature, bool]:
+        self._check()
         mode = stat.S_IMODE(seen[0])
         try:
             match stat.S_IFMT(seen[0]):

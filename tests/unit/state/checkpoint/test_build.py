@@ -73,6 +73,23 @@ def test_the_workspace_is_the_one_that_the_rows_name_last():
     assert open_sealed(KEY, built.key, built.data).endswith(pack_of(root))
 
 
+def test_an_outcome_whose_traces_nobody_has_looked_at_stays_here_until_somebody_has():
+    journal = Journal()
+    root = journal.observe()
+    journal.start()
+    before = len(journal.rows)
+    journal.unseen()
+    journal.note(SMALL_BYTES * 2)
+    shop = Shop(journal)
+    cut = manifest_of(shop.ship())
+    assert (cut.records, cut.root, cut.effects) == (before, root, 1)
+    newer = journal.observe()
+    whole = manifest_of(shop.ship())
+    assert (whole.records, whole.root) == (len(journal.rows), newer)
+    journal.note()
+    assert manifest_of(shop.ship()).records == len(journal.rows)
+
+
 def test_before_the_first_snapshot_there_is_no_workspace():
     manifest = manifest_of(builder(Journal()).build(1))
     assert (manifest.root, manifest.pack_bytes) == (None, 0)
