@@ -28,7 +28,8 @@ FLOORS = {
     "workplace": 3.5,
     # Leaving the machine, and coming back: what a run is told of stores, composed for one workplace.
     **dict.fromkeys(["durable", "restoring", "shipper"], 3.6),
-    **dict.fromkeys(["successor", "trusted", "rules", "pricing"], 3.7),
+    "rules": 3.6,
+    **dict.fromkeys(["successor", "trusted", "pricing"], 3.7),
     "account": 3.8,
     **dict.fromkeys(["run", "verify", "deliver", "watch"], 4),
     "working": 4.5,

@@ -61,8 +61,13 @@ class Rules:
         """Through links as long as they stay in the workspace: what came with a repository must not read elsewhere."""
         real = os.path.realpath(self.workspace / name)
         if not _is_below(self.workspace, real):
-            raise _LeadsOut(
+            raise NoRules(
                 f"{name} leads out of the workspace, to {short(real)}, so it was not read. Nothing was run.",
+                hint="Put a file in the place of the link, or name another one.",
+            )
+        if not os.path.lexists(real) and os.path.islink(self.workspace / name):
+            raise NoRules(
+                f"{name} is a link that leads nowhere, so it was not read. Nothing was run.",
                 hint="Put a file in the place of the link, or name another one.",
             )
         os.lstat(real)
@@ -77,13 +82,13 @@ class Rules:
         """A file that nobody has named: without it the run goes on."""
         try:
             return self._read(name)
-        except _LeadsOut as error:
+        except NoRules as error:
             self.notice(str(error).replace("Nothing was run.", "The run goes on without it."))
             return None
 
 
-class _LeadsOut(InputError):
-    """A link of the workspace leads out of it."""
+class NoRules(InputError):
+    """What has the name of a file with rules is none that may be read."""
 
 
 def _is_below(workspace: Path, path: str) -> bool:

@@ -15,12 +15,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from endstate_action.errors import InputError
+from endstate_action.rules import NoRules
 from endstate_action.state.snapshot.fetch import fetch_base
 from endstate_action.state.snapshot.git_exchange import Exchange
 from endstate_action.state.snapshot.git_graph import Graph, Listed
 from endstate_action.state.snapshot.objects import ObjectStore
 from endstate_action.system import git
 from endstate_action.system.git_call import GitError
+from endstate_action.system.names import short
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +84,23 @@ class Trusted:
         return said
 
     def read(self, commit: str, name: str) -> bytes | None:
-        """A file as the commit has it; None where it has none. Links are not followed.
+        """A file as the commit has it, through links that stay in it; None where it has none.
 
         Raises:
+            NoRules: what has its name is no file.
             InputError: the commit is not here, so nobody knows.
         """
         if not commit or not _can_be_committed(name):
             return None
         if self.repository.full_id(commit) is None:
             raise _missing(commit, f"could not be fetched, and {name} is to be read there.")
-        return self.repository.read_at(commit, name)
+        try:
+            return self.repository.read_at(commit, name)
+        except git.NoFile as error:
+            raise NoRules(
+                f"{short(name)} {error} in the trusted commit {commit[:12]}, so it was not read. Nothing was run.",
+                hint="Put a file in its place, in the target branch, and ask in a new run.",
+            ) from error
 
     def parted(self, commit: str) -> str | None:
         """Where HEAD and the commit parted; None where the history that is here does not tell."""

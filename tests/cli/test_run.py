@@ -549,6 +549,15 @@ def test_a_chosen_file_that_leads_out_of_the_workspace_ends_the_run(
     assert not list(workspace.glob(".endstate/sessions/*.db"))
 
 
+def test_a_configuration_that_leads_nowhere_is_not_taken_for_none(workspace: Path) -> None:
+    (workspace / ".github").mkdir()
+    (workspace / ".github" / "endstate.yml").symlink_to("../gone.yml")
+
+    ran = endstate(workspace, "run", "do it", *script(workspace, {"text": "done"}))
+
+    assert (ran.code, ".github/endstate.yml is a link that leads nowhere" in ran.err) == (2, True), ran.err
+
+
 @pytest.mark.parametrize("name", ["{outside}", "../outside", "link/../../outside", ".git/config"])
 def test_a_configuration_names_no_instructions_outside_and_none_of_git(workspace: Path, name: str) -> None:
     outside = of_elsewhere(workspace, "link/x")

@@ -8,6 +8,42 @@ _OUTSIDE = "tests/action/test_step.py::test_what_happened_outside_is_not_done_ag
 
 ROWS: tuple[Mutant, ...] = (
     Mutant(
+        name="rules-that-are-no-file",
+        guard="A configuration that is a directory is not taken for none",
+        file="src/endstate_action/system/git.py",
+        old='raise NoFile("is a directory")',
+        new="return None",
+        tests=(
+            "tests/unit/test_trusted.py::test_what_is_no_file_of_the_trusted_commit_is_named_and_never_taken_for_none",
+        ),
+    ),
+    Mutant(
+        name="rules-out-of-the-repository",
+        guard="Nor is one that leads out of the repository, or nowhere",
+        file="src/endstate_action/system/git.py",
+        old='"--batch", "--follow-symlinks"',
+        new='"--batch"',
+        tests=(
+            "tests/unit/test_trusted.py::test_what_is_no_file_of_the_trusted_commit_is_named_and_never_taken_for_none",
+        ),
+    ),
+    Mutant(
+        name="rules-in-a-submodule",
+        guard="Nor is one that may be in a submodule",
+        file="src/endstate_action/system/git.py",
+        old='if any(item.startswith(b"160000 ") for item in listed):',
+        new="if False:",
+        tests=("tests/unit/test_trusted.py::test_a_file_below_a_submodule_is_not_taken_for_none",),
+    ),
+    Mutant(
+        name="rules-that-lead-nowhere",
+        guard="Nor is one in the work tree that leads nowhere",
+        file="src/endstate_action/rules.py",
+        old="if not os.path.lexists(real) and os.path.islink(self.workspace / name):",
+        new="if False:",
+        tests=("tests/cli/test_run.py::test_a_configuration_that_leads_nowhere_is_not_taken_for_none",),
+    ),
+    Mutant(
         name="change-since-it-left",
         guard="What the target branch got meanwhile is no change of the pull request's",
         file="src/endstate_action/action.py",

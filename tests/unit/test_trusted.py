@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from endstate_action.errors import InputError
+from endstate_action.rules import NoRules
 from endstate_action.trusted import Trusted
 from tests.support.repos import Repo
 
@@ -115,9 +116,56 @@ def test_what_no_commit_can_have_is_not_there(upstream: Repo, name: str) -> None
         assert trusted.read(upstream.git("rev-parse", "main"), name) is None
 
 
-def test_a_link_at_the_trusted_commit_is_not_followed(upstream: Repo, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("secret")
-    (upstream.path / "link").symlink_to(tmp_path / "secret")
-    commit = upstream.commit()
+def _as(repo: Repo, kind: str) -> None:
+    """What may have the name of a file: `rules` here."""
+    place = repo.path / "rules"
+    match kind:
+        case "directory":
+            repo.write({"rules/x": "x"})
+        case "submodule":
+            repo.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},rules")
+        case "circle":
+            place.symlink_to("rules")
+        case target:
+            place.symlink_to(target)
+    if "submodule" in kind:
+        repo.git("commit", "-qm", "link")
+    else:
+        repo.commit()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("/etc/hostname", "leads out of the repository"),
+        ("../outside", "leads out of the repository"),
+        ("nowhere", "git cannot follow"),
+        ("circle", "git cannot follow"),
+        ("directory", "is a directory"),
+        ("submodule", "is in a submodule"),
+    ],
+)
+def test_what_is_no_file_of_the_trusted_commit_is_named_and_never_taken_for_none(
+    upstream: Repo, kind: str, said: str
+) -> None:
+    """Without its configuration, everything would be allowed."""
+    (upstream.path.parent / "outside").write_text("secret")
+    _as(upstream, kind)
+    with Trusted.of(upstream.path, os.environ, {}) as trusted, pytest.raises(NoRules, match=said):
+        trusted.read(upstream.git("rev-parse", "HEAD"), "rules")
+
+
+def test_a_file_below_a_submodule_is_not_taken_for_none(upstream: Repo) -> None:
+    _as(upstream, "submodule")
+    with Trusted.of(upstream.path, os.environ, {}) as trusted, pytest.raises(NoRules, match="is in a submodule"):
+        trusted.read(upstream.git("rev-parse", "HEAD"), "rules/endstate.yml")
+
+
+@pytest.mark.parametrize("link", ["AGENTS.md", "docs/../AGENTS.md"])
+def test_a_link_that_stays_in_the_trusted_commit_is_followed(upstream: Repo, link: str) -> None:
+    upstream.write({"docs/x": "x"})
+    (upstream.path / "rules").symlink_to(link)
+    upstream.commit()
     with Trusted.of(upstream.path, os.environ, {}) as trusted:
-        assert trusted.read(commit, "link") != b"secret"
+        (upstream.path / "AGENTS.md").write_text("not committed")
+        assert trusted.read(upstream.git("rev-parse", "HEAD"), "rules") == b"Trusted.\n"

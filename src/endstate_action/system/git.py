@@ -54,6 +54,10 @@ _SPARSE = b"S"
 _OWN_REFS = ("refs/heads", "refs/tags", "refs/stash")
 
 
+class NoFile(Exception):
+    """What stands in a commit under the name of a file; the text goes on after that name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """`commit` is None on a branch without commits; `ref` is None when HEAD is detached."""
@@ -220,14 +224,33 @@ class Repository:
         return found
 
     def read_at(self, commit: str, path: str) -> bytes | None:
-        """A file's content as `commit` has it; None where there is no file of that name (a link is none)."""
-        listed = self._git.out("ls-tree", "-z", commit, "--", path)
-        found = [
-            item.partition(b"\t")[0].split(b" ") for item in split(listed) if item.partition(b"\t")[2] == path.encode()
-        ]
-        if not found or not found[0][0].startswith(b"100"):
-            return None
-        return self._git.out("cat-file", "blob", text(found[0][2]))
+        """A file's content as `commit` has it, through links that stay in it; None where there is nothing of that name.
+
+        Raises:
+            NoFile: there is something else.
+        """
+        if "\n" in path:
+            raise NoFile("has a name of several lines")
+        asked = f"{commit}:{path}\n".encode()
+        found = self._git.out("cat-file", "--batch", "--follow-symlinks", given=asked)
+        head, _, content = found.partition(b"\n")
+        match text(head).split(" "):
+            case [_, "blob", size]:
+                return content[: int(size)]
+            case [_, "tree", _]:
+                raise NoFile("is a directory")
+            case ["symlink", _]:
+                raise NoFile("is a link that leads out of the repository")
+            case ["dangling" | "loop" | "notdir", _]:
+                raise NoFile("is a link that git cannot follow to a file")
+            case _:
+                pass
+        # Of a submodule git has no content; nor does it tell that one stands on the way.
+        above = ["/".join(path.split("/")[:depth]) for depth in range(1, path.count("/") + 2)]
+        listed = split(self._git.out("ls-tree", "-z", "--full-tree", commit, "--", *above))
+        if any(item.startswith(b"160000 ") for item in listed):
+            raise NoFile("is in a submodule")
+        return None
 
     def parted(self, commit: str) -> str | None:
         """Where HEAD and the commit parted; None where the history that is here does not tell."""
