@@ -390,3 +390,21 @@ def test_the_same_reply_twice_runs_its_calls_once(workspace: Path) -> None:
         assert run(workspace, api, "do it").code == 0
 
     assert (workspace / "log").read_text() == "x\n"
+
+
+@pytest.mark.parametrize("name", ["functions.bash", "multi_tool_use.parallel", "", "read file", "lesen_ä", "x" * 300])
+def test_a_tool_that_a_model_makes_up_is_answered_and_ends_no_session(workspace: Path, name: str) -> None:
+    """A provider refuses a history with such a name, and every later request has the same history."""
+    with MessagesApi([answer("", call(name, x=1)), answer("Done.")]) as api:
+        ran = run(workspace, api, "do it")
+    assert (ran.code, ran.out) == (0, "Done.\n"), ran.err
+    (told,) = results_of(api.requests[1].body)
+    assert name[:80] in told
+
+
+def test_replies_that_are_of_no_use_cost_no_more_than_is_allowed(workspace: Path) -> None:
+    broken = answer("", raw_call("write", '{"path": "a", "content": '), usage={"input_tokens": 100_000})
+    with MessagesApi([broken] * 9) as api:
+        ran = run(workspace, api, "do it", "--max-cost-usd", "0.30")
+    assert (ran.code, len(api.requests)) == (1, 2), ran.err
+    assert "max-cost-usd" in ran.err

@@ -8,6 +8,22 @@ _OUTSIDE = "tests/action/test_step.py::test_what_happened_outside_is_not_done_ag
 
 ROWS: tuple[Mutant, ...] = (
     Mutant(
+        name="made-up-tool",
+        guard="The name of a tool that a model made up is sent back as one that a provider takes",
+        file="src/endstate_action/agent/context.py",
+        old='"name": _plain(str(block.get("name", "")), "none")}',
+        new="}",
+        tests=("tests/cli/test_anthropic.py::test_a_tool_that_a_model_makes_up_is_answered_and_ends_no_session",),
+    ),
+    Mutant(
+        name="useless-replies-are-paid",
+        guard="Replies that are of no use cost no more than is allowed",
+        file="src/endstate_action/agent/loop.py",
+        old="            raise _OverBudget(stop)",
+        new="            pass",
+        tests=("tests/cli/test_anthropic.py::test_replies_that_are_of_no_use_cost_no_more_than_is_allowed",),
+    ),
+    Mutant(
         name="rules-that-are-no-file",
         guard="A configuration that is a directory is not taken for none",
         file="src/endstate_action/system/git.py",

@@ -128,8 +128,14 @@ def _sendable(reply: Replied, wire: _WireIds) -> tuple[Block, ...]:
 
 def _call_block(block: Block, wire_id: str) -> Block:
     arguments = block.get("input")
-    sent: dict[str, Any] = scrub_json(dict(block)) | {"id": wire_id}
+    sent: dict[str, Any] = scrub_json(dict(block)) | {"id": wire_id, "name": _plain(str(block.get("name", "")), "none")}
     return sent if isinstance(arguments, dict) else sent | {"input": {}}
+
+
+def _plain(text: str, instead: str) -> str:
+    """As a provider takes names and ids: a model may make up others, which it refuses in every later request."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in text)
+    return plain[:_ID_CHARACTERS] or instead
 
 
 class _WireIds:
@@ -143,8 +149,8 @@ class _WireIds:
         known = self._given.get((step, index))
         if known is not None:
             return known
-        plain = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in original)
-        chosen, again = plain[:_ID_CHARACTERS] or "call", ""
+        plain = _plain(original, "call")
+        chosen, again = plain, ""
         while chosen in self._taken:
             chosen = f"{plain[: _ID_CHARACTERS // 2]}_{step}_{index}{again}"
             again += "_"

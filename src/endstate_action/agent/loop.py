@@ -154,6 +154,10 @@ class RunResult:
         return scan(self.workspace, [name.encode() for name in self.excluded], check=check).tree_hash
 
 
+class _OverBudget(Exception):
+    """Replies that were thrown away have used up what may be spent."""
+
+
 class AgentLoop:
     """One agent on one session.
 
@@ -331,7 +335,10 @@ class AgentLoop:
             if stop is not None:
                 return "stopped", stop
             self._shipping.look()
-            reply = self._ask()
+            try:
+                reply = self._ask()
+            except _OverBudget as error:
+                return "stopped", str(error)
             if reply is None:
                 return "stopped", "history too long: it cannot be made short enough for a request"
             self._record(reply)
@@ -347,7 +354,7 @@ class AgentLoop:
                 return None
             try:
                 with self._interrupts.allowed():
-                    reply = self._provider.reply(request, self._on_discard)
+                    reply = self._provider.reply(request, self._on_discard_while_asking)
             except ContextOverflow:
                 if not self._compact(size_bytes(request.messages, request.system, request.tools)):
                     return None
@@ -454,6 +461,12 @@ class AgentLoop:
         cost = self._price(self._model(), usage)
         shown = None if cost is None else str(cost)
         self._session.append(Spent(self._state.steps + 1, usage, shown, reason[:500], self._clock()))
+
+    def _on_discard_while_asking(self, usage: Usage, reason: str) -> None:
+        """The provider asks again by itself, which is not to cost more than is allowed."""
+        self._on_discard(usage, reason)
+        if (stop := self._over_budget()) is not None:
+            raise _OverBudget(stop)
 
     # Resuming into a changed world
 

@@ -107,8 +107,8 @@ class AnthropicProvider:
 
     def _unavailable(self, last: TryAgain) -> ProviderUnavailable:
         return ProviderUnavailable(
-            f"{self._endpoint.host} gave no reply in {self._attempts} attempts (the last: {last}). {KEPT}",
-            hint="`endstate run --resume` asks again, once the provider can be reached.",
+            f"{self._endpoint.host} gave no usable reply in {self._attempts} attempts (the last: {last}). {KEPT}",
+            hint="`endstate run --resume` asks again, once the provider answers.",
         )
 
     def _pause_s(self, attempt: int, asked_s: float | None) -> float:
