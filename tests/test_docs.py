@@ -141,7 +141,7 @@ def test_numbers_that_a_user_meets_are_those_of_the_code():
         f"| {calls.MAX_RESULT_BYTES} bytes,",
         f"| {uploader.BARRIER_S:g} s at a barrier |",
         f"| {shipper.LAST_S:g} s, after a signal {shipper.LAST_ON_SIGNAL_S:g} s |",
-        f"| {uploader.FOOTPRINT_BYTES >> 20} MB an attempt |",
+        f"| {uploader.FOOTPRINT_BYTES >> 20} MB an attempt, {uploader.MOST_BYTES >> 20} MB with those that are ",
         f"| {uploader.CACHE_PACE.at_most} a session |",
         f"| {choose.FALLBACKS}, the newest first, and more for {choose.LOOK_S:g} s |",
         f"| {deliver.SENDER_S:g} s after the fence |",
@@ -153,6 +153,7 @@ def test_numbers_that_a_user_meets_are_those_of_the_code():
     for said in (
         f"at least {seal.MIN_SECRET_CHARS} characters",
         f"{uploader.FOOTPRINT_BYTES >> 20} MB",
+        f"{uploader.MOST_BYTES >> 20} MB",
         f"at most {uploader.CACHE_PACE.at_most} ",
         f"`{git_ref.REFS}",
         f"{directory.LEFTOVER_AGE_S / 3600:g} hour",

@@ -6,6 +6,14 @@ from tests.mutants.row import Mutant
 
 ROWS: tuple[Mutant, ...] = (
     Mutant(
+        name="room-for-the-result",
+        guard="Periodic checkpoints leave room in a store for those that somebody waits for",
+        file="src/endstate_action/state/uploader.py",
+        old="if is_periodic and (self._were_all_used() or self._is_full()):",
+        new="if is_periodic and self._were_all_used():",
+        tests=("tests/unit/state/test_uploader.py::test_periodic_ones_leave_room_for_those_that_somebody_waits_for",),
+    ),
+    Mutant(
         name="unseen-leaves",
         guard="What nobody has looked at is in no checkpoint, nor what came after",
         file="src/endstate_action/state/checkpoint/build.py",

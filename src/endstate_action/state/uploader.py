@@ -37,7 +37,9 @@ TRY_S = 20.0
 the time of who waits: the next one has a new one."""
 SLOWEST_BYTES_S = 256 * 1024
 FOOTPRINT_BYTES = 256 * 1024 * 1024
-"""What one attempt may have in a store at any time; more would push out what others keep there."""
+"""What the periodic checkpoints of one attempt may take in a store; more would push out what others keep there."""
+MOST_BYTES = 4 * FOOTPRINT_BYTES
+"""And all of them: a result must not be lost to what was stored while it was worked on."""
 _WAIT_S = 0.05
 _BACK_OFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 _BREATHER = 1.0
@@ -223,7 +225,7 @@ class Uploader:
             with self._changed:
                 is_periodic = not self._is_urgent
                 self._is_wanted = self._is_urgent = False
-            if is_periodic and self._were_all_used():
+            if is_periodic and (self._were_all_used() or self._is_full()):
                 with self._changed:
                     self._next_at = math.inf
                 continue
@@ -244,6 +246,12 @@ class Uploader:
         with suppress(StoreUnreadable):
             self._periodic, self._earlier = self._periodic + self._earlier(), None
         return self._pace.at_most is not None and self._periodic >= self._pace.at_most
+
+    def _is_full(self) -> bool:
+        """Whether another one like the last would leave no room for those that somebody waits for."""
+        with self._build_lock:
+            last = self._newest.size if self._newest else 0
+            return sum(self._sizes.values()) + last > FOOTPRINT_BYTES
 
     def _wait_for_turn(self) -> bool:
         """Wait for something to ship and for its time; False once there is to be no more."""
@@ -294,9 +302,9 @@ class Uploader:
         except EndstateError as error:
             has_secret = isinstance(error, SecretInside)
             return self._failed(NotShipped(str(error), error.hint, is_ours=True, has_secret=has_secret))
-        if sum(self._sizes.values()) + len(built.data) > FOOTPRINT_BYTES:
+        if sum(self._sizes.values()) + len(built.data) > MOST_BYTES:
             return self._failed(
-                NotShipped(f"the checkpoints of this attempt take {FOOTPRINT_BYTES >> 20} MB already", is_final=True)
+                NotShipped(f"the checkpoints of this attempt would take over {MOST_BYTES >> 20} MB", is_final=True)
             )
         may_take_s = min(timeout_s, TRY_S + len(built.data) / SLOWEST_BYTES_S)
         answer = self._store.put(built.key, built.data, timeout_s=may_take_s, drop=drop)

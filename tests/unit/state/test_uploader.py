@@ -368,7 +368,7 @@ def test_where_earlier_attempts_have_used_them_all_only_what_is_urgent_goes():
 
 def test_what_one_attempt_leaves_behind_has_a_limit(monkeypatch: pytest.MonkeyPatch):
     journal, store = Journal(), MemoryStore()
-    monkeypatch.setattr(uploader_module, "FOOTPRINT_BYTES", 2_000)
+    monkeypatch.setattr(uploader_module, "MOST_BYTES", 2_000)
     uploader = uploading(journal, store)
     outcomes = []
     for _ in range(9):
@@ -379,6 +379,26 @@ def test_what_one_attempt_leaves_behind_has_a_limit(monkeypatch: pytest.MonkeyPa
     assert isinstance(last, NotShipped)
     assert last.is_final
     assert sum(map(len, store.objects.values())) <= 2_000
+
+
+def test_periodic_ones_leave_room_for_those_that_somebody_waits_for(monkeypatch: pytest.MonkeyPatch):
+    """Else the result of a large change could never be delivered: its start would not be stored."""
+    journal, store = Journal(), MemoryStore()
+    monkeypatch.setattr(uploader_module, "FOOTPRINT_BYTES", 2_000)
+    uploader = uploading(journal, store)
+    for _ in range(9):
+        journal.note(400)
+        uploader.offer()
+        time.sleep(0.05)
+    periodic = sum(map(len, store.objects.values()))
+    assert 0 < periodic <= 2_000
+    for waited in (True, False):
+        journal.note(2_000)
+        if waited:
+            assert isinstance(uploader.ship(SOON_S), Shipped)
+        else:
+            uploader.offer(urgent=True)
+            wait_until(partial(has_shipped, uploader, len(journal.rows)))
 
 
 def test_what_nothing_needs_any_more_is_dropped_and_the_last_two_stay():
