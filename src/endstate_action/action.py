@@ -77,8 +77,19 @@ from endstate_action.durable import Line
 from endstate_action.errors import EndstateError, InputError, Interrupted, Locked, StateError, Superseded
 from endstate_action.messages import count_of
 from endstate_action.restoring import Arrived
-from endstate_action.run import AlreadyDelivered, Announcement, Errand, Finishing, Ports, Report, SandboxChosen, attend
+from endstate_action.run import (
+    AlreadyDelivered,
+    Announcement,
+    Errand,
+    Finishing,
+    Ports,
+    Report,
+    SandboxChosen,
+    attend,
+    is_moved,
+)
 from endstate_action.shipper import Departed
+from endstate_action.state.fold import State
 from endstate_action.state.keys import CheckpointKey, lineage_of
 from endstate_action.system.proctable import identity
 from endstate_action.system.redaction import Secrets
@@ -869,6 +880,7 @@ class _Asked:
             run_url=self.event.run_url,
             repository_url=self.event.repository_url,
             branch=self.event.branch,
+            head_moved_to=self._moved_to(session.state),
             epoch=finishing.epoch,
         )
         delivery = Delivery(
@@ -902,6 +914,12 @@ class _Asked:
                 "bound": dict(state.begun.bound),
             }
         return Announcement(outputs, word)
+
+    def _moved_to(self, state: State) -> str | None:
+        """Where the head is by now, if the task goes on on the commit that it began on and this is another."""
+        if not is_moved(state, self.head):
+            return None
+        return self.event.pull_request.head_sha if self.event.pull_request else self.head
 
     def _folder(self, session: str) -> Path:
         return Path(self.step.environ.get("RUNNER_TEMP") or gettempdir()) / f"endstate-{session}"

@@ -444,7 +444,7 @@ class Delivery:
             published=published,
             commits=commits,
             uncommitted=uncommitted,
-            head_moved_to=announced.moved_to if announced else None,
+            head_moved_to=(announced.moved_to if announced else None) or self.around.head_moved_to,
             compare_url=self._compare_url(announced) if announced and announced.commit else None,
             notes=(*self.around.notes, *notes),
         )

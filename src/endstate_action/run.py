@@ -425,6 +425,9 @@ class _Story:
     def attend(self, errand: Errand) -> Report | AlreadyDelivered:
         """Begin, go on, or say the result again."""
         here, number = self._newest_of(errand)
+        head = None
+        with suppress(GitError):
+            head = self.repository.head().commit if self.repository else None
 
         def is_wanted(state: State) -> bool:
             """Before anything is restored: what nothing goes on with must not lie under a new session."""
@@ -463,6 +466,13 @@ class _Story:
         def anew() -> tuple[str, _Taken, Mapping[str, Any]]:
             return errand.session_of(number + 1), self._take_over(errand.line, above=taken.epoch or 0), bound
 
+        if is_moved(state := self.store.read(name), head) and not state.knows_prompt(prompt_id):
+            base = state.begun.bound["base"]
+            more = (
+                f"[This was asked on the commit {head}. The session goes on on the one that it began on, {base}: the "
+                "checkout is of that, and what else has been pushed is not in it.]"
+            )
+            story = replace(story, settings=replace(story.settings, prompt=f"{prompt}\n\n{more}"))
         return story.go_on(name, taken, found, anew)
 
     def _newest_of(self, errand: Errand) -> tuple[str | None, int]:
@@ -1103,6 +1113,12 @@ def _left_out(state: State) -> str:
         f"Session {state.begun.session} has on record what came of calls that nobody asked for: {calls}. That was left "
         "out: the model is not told of it, and it is not counted."
     )
+
+
+def is_moved(state: State, head: str | None) -> bool:
+    """Whether another commit is checked out than the session began on, and none that it made itself."""
+    base, observed = state.begun.bound.get("base"), state.observed
+    return None not in (base, head) and head not in (base, observed.head if observed else None)
 
 
 def _newest(sessions: SessionStore, notice: Callable[[str], None]) -> str:

@@ -364,3 +364,27 @@ def test_a_comment_that_github_refuses_is_final_and_can_be_delivered_once_it_wou
     job.github.heal()
     stands(job, job.attempt(2))
     assert len(job.api.requests) == MODEL_CALLS
+
+
+def test_a_task_that_goes_on_on_an_older_commit_says_so_to_the_model_and_in_the_result(job: Job) -> None:
+    """The session is one for each pull request, and somebody pushed after the machine was lost."""
+    job.inputs["session-key"] = "pr-7"
+    job.kill_at_request(2)
+    job.attempt(1)
+    begun, job.on_request = job.commit, lambda number: None
+    job.commit = job.github.push(job.github.head_ref, {"feature.txt": "NEWER\n"})
+    job.event["pull_request"]["head"]["sha"] = job.commit
+    job.environ["GITHUB_RUN_ID"] = "999"
+    ran = job.attempt(1, prompt="Review the newest push.")
+    assert ran.code == 0, ran.log
+    asked = next(m for m in job.api.bodies[-1]["messages"] if "Review the newest push." in json.dumps(m))
+    assert f"This was asked on the commit {job.commit}." in json.dumps(asked)
+    (comment,) = job.github.comments
+    assert (
+        f"**The branch has moved to {job.commit[:12]} meanwhile.** This result belongs to {begun[:12]}"
+        in comment["body"]
+    )
+    evidence = json.loads(Path(ran.outputs["evidence-file"]).read_text())
+    assert (evidence["head-moved-to"], evidence["trees"]["base-commit"]) == (job.commit, begun)
+    again = job.attempt(2, prompt="Review the newest push.")
+    assert (again.code, len(job.github.comments)) == (0, 1)

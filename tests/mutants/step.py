@@ -8,6 +8,16 @@ _OUTSIDE = "tests/action/test_step.py::test_what_happened_outside_is_not_done_ag
 
 ROWS: tuple[Mutant, ...] = (
     Mutant(
+        name="head-moved-on",
+        guard="A task that goes on on an older commit than was asked on says so",
+        file="src/endstate_action/run.py",
+        old="return None not in (base, head) and head not in",
+        new="return False and head not in",
+        tests=(
+            "tests/action/test_delivery.py::test_a_task_that_goes_on_on_an_older_commit_says_so_to_the_model_and_in_the_result",
+        ),
+    ),
+    Mutant(
         name="made-up-tool",
         guard="The name of a tool that a model made up is sent back as one that a provider takes",
         file="src/endstate_action/agent/context.py",

@@ -244,7 +244,7 @@ def cut_short(conclusion: str, reason: str, step: int) -> str:
 
 
 def _over(conclusion: str, step: int) -> str:
-    return f"{_DONE[conclusion]} {count_of(step, 'step')}" if step else _DONE[conclusion].rpartition(" ")[0]
+    return f"{_DONE[conclusion]} {count_of(step, 'step')}" if step else _DONE[conclusion].rpartition(" ")[0].rstrip(",")
 
 
 def earlier_of(body: str, session: str, task: int) -> tuple[str, ...]:

@@ -469,3 +469,8 @@ def test_what_a_person_wrote_into_an_older_comment_stays_harmless():
 @pytest.mark.parametrize("body", ["", "hello", "> " + working(NOW, OWNER)])
 def test_nothing_is_kept_of_a_comment_without_our_marker(body):
     assert earlier_of(body, SESSION, 1) == ()
+
+
+def test_what_has_no_step_of_its_own_is_told_in_a_whole_phrase():
+    assert cut_short("undelivered", "GitHub answered 503", 0).startswith("**Done, but not delivered.**")
+    assert cut_short("undelivered", "GitHub answered 503", 2).startswith("**Done, but not delivered, in 2 steps.**")
