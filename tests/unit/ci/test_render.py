@@ -13,7 +13,17 @@ from endstate_action.ci.evidence import Attempt, ChangedFile, Evidence, LeftOut,
 from endstate_action.ci.markdown import units
 from endstate_action.ci.marker import Marker, parse_marker
 from endstate_action.ci.patch import Patch
-from endstate_action.ci.render import COMMENT_UNITS, Working, comment, earlier_of, ended, headline, summary, working
+from endstate_action.ci.render import (
+    COMMENT_UNITS,
+    Working,
+    comment,
+    cut_short,
+    earlier_of,
+    ended,
+    headline,
+    summary,
+    working,
+)
 from tests.support.results import BASE, COMMIT, HASH, OWNER, SESSION, TREE, interrupted_result, plain_result
 
 GITHUB_CHARACTERS = 65_536
