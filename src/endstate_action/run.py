@@ -185,6 +185,7 @@ def as_before(settings: Settings, wanted: str | None) -> Settings:
     Where there is none, as on a fresh machine, they stay as they are.
     """
     with suppress(EndstateError, OSError):
+        reopen(Path(os.path.abspath(settings.working_directory)), settings.state_dir)
         workspace = workspace_at(settings.working_directory)
         sessions = SessionStore(locate(workspace, settings.state_dir).sessions)
         session = sessions.find(wanted) if wanted is not None else _newest(sessions, lambda text: None)
