@@ -1159,7 +1159,7 @@ def _number_of(errand: Errand, session: str) -> int:
 def _not_durable(why: NoDepot) -> InputError:
     return InputError(
         f"Checkpoints cannot leave this machine: {why.reason}. With require-durable, nothing was run or spent.",
-        hint=why.remedy or "Name a store, or do without: `--no-require-durable`.",
+        hint=why.remedy or "Name a store, or do without --require-durable.",
     )
 
 

@@ -217,5 +217,5 @@ def _superseded(newer: int) -> Superseded:
 def _not_durable(outcome: NotShipped) -> InputError | ProviderUnavailable:
     said = f"Checkpoints cannot leave this machine: {outcome.reason}. With require-durable, nothing was run or spent."
     if outcome.is_final or outcome.has_secret:
-        return InputError(said, hint=outcome.remedy or "Name another store, or do without: `--no-require-durable`.")
+        return InputError(said, hint=outcome.remedy or "Name another store, or do without --require-durable.")
     return ProviderUnavailable(said, hint=outcome.remedy or "Try again when the store can be reached.")
