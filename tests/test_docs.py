@@ -31,6 +31,7 @@ from endstate_action.state.records import _CLASSES
 from endstate_action.state.stores import directory, git_ref
 from tests.support.command import endstate, script
 from tests.support.messages_api import answer, call
+from tests.support.repos import GitRepo
 from tests.support.sandboxes import place
 from tests.support.step import stage
 
@@ -317,14 +318,31 @@ def install(bin_dir: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["README.md", "docs/quickstart.md", "docs/embedding.md"])
 def test_commands_print_what_the_page_shows(name: str, tmp_path: Path):
-    page, where = (ROOT / name).read_text(), tmp_path / "place"
+    where = tmp_path / "place"
     where.mkdir()
-    install(tmp_path / "bin")
+    for command, printed, expected in tried((ROOT / name).read_text(), where):
+        assert plain(printed, command) == plain(expected, command), command
+
+
+@pytest.mark.slow
+def test_commands_of_the_readme_do_the_same_in_a_git_repository(git_repo: GitRepo):
+    """The trees are others there, and of a commit there is more to verify."""
+    for command, printed, expected in tried((ROOT / "README.md").read_text(), git_repo({"app.py": "1\n"}).path):
+        if "endstate verify" in command:
+            assert ("DOES NOT HOLD" in printed) == ("DOES NOT HOLD" in expected), printed
+            continue
+        of_any_tree = [re.sub(r"et1:[0-9a-f]{64}", "TREE", plain(text, command)) for text in (printed, expected)]
+        assert of_any_tree[0] == of_any_tree[1], command
+
+
+def tried(page: str, where: Path) -> Iterator[tuple[str, str, str]]:
+    """Each command of a page's consoles, what it prints when it is typed at `where`, and what it is said to print."""
+    install(where.parent / "bin")
     for example in re.findall(r"\]\((examples/\w+\.py)\)", page):
         shutil.copy(DOCS / example, where)
     for text in re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[:1]:
-        (where / "script.json").write_text(text)
-    env = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+        (where / ("../script.json" if "--script ../" in page else "script.json")).write_text(text)
+    env = os.environ | {"PATH": f"{where.parent / 'bin'}:{os.environ['PATH']}"}
     for command, expected in shown(page):
         if command.startswith("cd "):
             where = (where / command.removeprefix("cd ")).resolve()
@@ -345,7 +363,7 @@ def test_commands_print_what_the_page_shows(name: str, tmp_path: Path):
             check=False,
         )
         printed = done.stdout + ("Killed\n" if done.returncode == -9 else "")
-        assert plain(printed, command) == plain(expected, command), command
+        yield command, printed, expected
 
 
 # Waits until it is told to end, so that its machine can be lost meanwhile.

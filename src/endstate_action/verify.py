@@ -2,6 +2,7 @@
 
 Two things are recomputed: the tree hash of what is on the disk, and the git tree that a commit of it
 would have. Where they differ it is said which names do, as far as the clone has what is needed to tell.
+The workspace of the run itself may hold more than the result; it is known by the hash of all that was in it.
 Nothing is written into the clone, and nothing found in it is executed.
 """
 
@@ -137,6 +138,7 @@ class _Claims:
     base_tree: str | None = None
     changed: tuple[Changed, ...] | None = None
     excluded: tuple[bytes, ...] = DEFAULT_EXCLUDED
+    workspace_hash: str | None = None
 
 
 def _claims(target: str, fetch: Fetch | None) -> _Claims:
@@ -193,7 +195,9 @@ def _of_evidence(evidence: Evidence) -> _Claims:
             hint="Use the evidence file of a run as it was written, whole and unchanged.",
         ) from error
     commit = pushed[-1] if pushed else None
-    return _Claims(git_tree, tree_hash, trees.base_commit, commit, trees.base_tree, changed, excluded)
+    return _Claims(
+        git_tree, tree_hash, trees.base_commit, commit, trees.base_tree, changed, excluded, trees.workspace_hash
+    )
 
 
 def _changes(evidence: Evidence) -> Iterator[Changed]:
@@ -218,7 +222,7 @@ class _Found:
 
 def _without_git(claims: _Claims, there: Scan) -> Verdict:
     """By the tree hash alone, which stands for the whole tree."""
-    said = [_hash_statement(claims.tree_hash, there)]
+    said = [_left_statement(there) if _is_as_left(claims, there) else _hash_statement(claims.tree_hash, there)]
     if claims.git_tree is not None:
         said.append(Statement(None, "The git tree was not compared, and what differs not named: this is no clone."))
     return Verdict((*said, *_unsure(there)))
@@ -229,18 +233,29 @@ def _on_clone(claims: _Claims, there: Scan, repository: Repository, env: Mapping
     with aside(repository, env, head) as seen:
         left_out = seen.stage(repository.changed_paths(head))
         found = _Found(there, seen.write_tree(), seen.staged(), _expected(claims, seen))
-        names = _listed(_differences(claims, found))
-        is_whole = found.expected is not None and not names
-        by_blobs = is_whole and there.tree_hash != claims.tree_hash == _hash_of_blobs(claims, seen)
-        said = [
-            _hash_statement(claims.tree_hash, there, names, by_blobs=by_blobs),
-            _tree_statement(claims.git_tree or "", found.tree, names),
+        differences = _differences(claims, found)
+        if _is_as_left(claims, there):
+            said = _said_as_left(claims, there, differences, _hash_of_blobs(claims, seen))
+        else:
+            names = _listed(differences)
+            is_whole = found.expected is not None and not names
+            by_blobs = is_whole and there.tree_hash != claims.tree_hash == _hash_of_blobs(claims, seen)
+            said = [
+                _hash_statement(claims.tree_hash, there, names, by_blobs=by_blobs),
+                _tree_statement(claims.git_tree or "", found.tree, names),
+            ]
+        said += [
             *_commit_statements(claims, repository),
             *_listing_statement(claims, seen),
         ]
     # What of these has no place in the result, the tree hash has told; content for a filter is told by nothing else.
     said += [Statement(None, f"Not compared as it is here: {why}") for why in left_out.values()]
     return Verdict((*said, *_unsure(there)))
+
+
+def _is_as_left(claims: _Claims, there: Scan) -> bool:
+    """Whether it is the workspace of the run, unchanged, with more in it than the result."""
+    return there.tree_hash == claims.workspace_hash != claims.tree_hash
 
 
 def _expected(claims: _Claims, seen: Aside) -> dict[bytes, Leaf] | None:
@@ -343,6 +358,30 @@ def _hash_statement(expected: str, there: Scan, names: tuple[str, ...] = (), *, 
         committed = f"The tree hash of what is committed is {expected}, as announced."
         return Statement(True, f"{committed} Line ends or filters make it another on this disk.")
     return Statement(False, f"The tree hash is {there.tree_hash}; announced was {expected}.", names)
+
+
+def _left_statement(there: Scan, beside: tuple[str, ...] = ()) -> Statement:
+    text = f"This is the workspace as the run left it: its tree hash is {there.tree_hash}, as announced."
+    return Statement(True, f"{text} Not all of it is of the result:" if beside else text, beside)
+
+
+def _said_as_left(claims: _Claims, there: Scan, differences: Mapping[bytes, str], made: str | None) -> list[Statement]:
+    """What was there before the run may differ; the files of the result may not. `made` is its hash, from its blobs."""
+    own = {change.path for change in claims.changed or ()}
+    beside = {path: what for path, what in differences.items() if path not in own}
+    wrong = {path: what for path, what in differences.items() if path in own}
+    said = [_left_statement(there, _listed(beside))]
+    if wrong:
+        said.append(Statement(False, "Files of the result are here otherwise than announced:", _listed(wrong)))
+    if made is None:
+        unknown = "The tree hash of the result alone was not compared, since not all of its files are in this clone."
+        return [*said, Statement(None, unknown)]
+    result = f"The tree hash of the result alone is {made}"
+    is_same = made == claims.tree_hash
+    return [
+        *said,
+        Statement(is_same, f"{result}, as announced." if is_same else f"{result}; announced was {claims.tree_hash}."),
+    ]
 
 
 def _tree_statement(expected: str, tree: str, names: tuple[str, ...]) -> Statement:

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from endstate_action.ci.evidence import Evidence
 from endstate_action.ci.marker import Marker
 from endstate_action.ci.render import comment
 from endstate_action.errors import InputError
+from endstate_action.system.git import discover
 from endstate_action.system.tree import scan
 from endstate_action.system.tree_commit import scan_commit
 from endstate_action.verify import Reference, Verdict, parse_target, verify
@@ -273,6 +275,81 @@ def test_a_plain_directory_is_compared_by_its_workspace_hash(tmp_path: Path):
     assert verify(str(tmp_path / "e.json"), tmp_path / "w", os.environ, tmp_path / "tmp").exit_code == 0
     (tmp_path / "w" / "a").write_text("2")
     assert verify(str(tmp_path / "e.json"), tmp_path / "w", os.environ, tmp_path / "tmp").exit_code == 1
+
+
+# --- In the workspace of the run itself ---
+
+
+@dataclass(frozen=True)
+class Left:
+    """The workspace of a run, with what was there before it and what git ignores, and the evidence of its result."""
+
+    repo: Repo
+    file: Path
+    shown: dict[str, Any]
+
+    def verdict(self) -> Verdict:
+        self.file.write_text(json.dumps(self.shown))
+        return verify(str(self.file), self.repo.path, os.environ, self.file.parent / "tmp")
+
+    @property
+    def hash(self) -> str:
+        return scan(self.repo.path).tree_hash
+
+
+@pytest.fixture
+def left(git_repo: GitRepo, tmp_path: Path) -> Left:
+    repo = git_repo({"a.txt": "a\n", "mine": "1\n", ".gitignore": "*.log\n"})
+    base = repo.git("rev-parse", "HEAD")
+    repo.write({"script.json": "{}", "mine": "2\n"})
+    repository = discover(repo.path, os.environ, tmp_path / "tmp")
+    assert repository is not None
+    at_start = repository.changes(base)
+    repo.write({"a.txt": "changed\n", "notes.txt": "one\n", "x.log": ""})
+    result, _ = published(repo, base, tmp_path / "tmp", at_start)
+    shown = json.loads(evidence_of(result, base).to_json())
+    shown["trees"]["workspace-hash"] = scan(repo.path).tree_hash
+    return Left(repo, tmp_path / "evidence.json", shown)
+
+
+def test_the_workspace_as_the_run_left_it_holds_with_what_was_there_before(left: Left):
+    verdict = left.verdict()
+    assert (verdict.exit_code, [s.holds for s in verdict.statements]) == (0, [True] * 4)
+    assert f"the workspace as the run left it: its tree hash is {left.hash}" in verdict.statements[0].text
+    assert set(verdict.statements[0].names) == {
+        "mine has other content",
+        "script.json is here, and is no part of the result",
+        "x.log is here, and is no part of the result",
+    }
+    assert left.shown["trees"]["published-hash"] in verdict.statements[1].text
+    shutil.rmtree(left.repo.path / ".git")
+    verdict = left.verdict()
+    assert verdict.exit_code == 0
+    assert "as the run left it" in verdict.statements[0].text
+
+
+@pytest.mark.parametrize("path", ["a.txt", "notes.txt", "mine", "script.json", "x.log", "new"])
+def test_a_workspace_that_was_changed_since_does_not_hold(left: Left, path: str):
+    left.repo.write({path: "forged\n"})
+    verdict = left.verdict()
+    assert verdict.exit_code == 1
+    assert any(name.startswith(path) for name in names(verdict))
+
+
+@pytest.mark.parametrize("path", ["a.txt", "notes.txt"])
+def test_a_file_of_the_result_that_was_forged_does_not_hold_there_either(left: Left, path: str):
+    left.repo.write({path: "forged\n"})
+    left.shown["trees"]["workspace-hash"] = left.hash
+    verdict = left.verdict()
+    assert verdict.exit_code == 1
+    assert f"{path} has other content" in names(verdict)
+
+
+@pytest.mark.parametrize("field", ["published-hash", "git-tree", "base-tree"])
+def test_a_workspace_as_it_was_left_does_not_make_up_for_another_result(left: Left, field: str):
+    announced = left.shown["trees"][field]
+    left.shown["trees"][field] = announced[:-1] + ("0" if announced[-1] != "0" else "1")
+    assert left.verdict().exit_code == 1
 
 
 def test_what_the_evidence_leaves_out_is_said(told: Told):

@@ -103,8 +103,8 @@ def verify(evidence: str, path: str, as_json: bool) -> int:
     """Recompute tree hash and tree id of the clone at PATH, and say what of the EVIDENCE holds.
 
     EVIDENCE is a file, or the URL of a pull request or comment (then GITHUB_TOKEN is needed). PATH is a clean
-    checkout of the commit that was pushed, or of the base with the patch applied. Exit code 0 if all holds, 1 if
-    something does not, 2 if it cannot be told.
+    checkout of the commit that was pushed, or of the base with the patch applied, or the workspace as the run left
+    it. Exit code 0 if all holds, 1 if something does not, 2 if it cannot be told.
     """
     from endstate_action.verify import verify as verify_story
 
