@@ -822,7 +822,7 @@ class _Story:
                 "sandbox, without git. Once `git status` works there, a new session has commits."
             )
             return
-        above = next((folder for folder in place.parents if os.path.lexists(folder / ".git")), None)
+        above = git.enclosing(place)
         if above is not None and git.discover(above, self.ports.environ, self.state.tmp) is not None:
             self.ports.notice(
                 f"{short(str(place))} is not the root of a git checkout, so it is treated as a plain directory: "

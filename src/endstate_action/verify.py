@@ -18,7 +18,7 @@ from endstate_action.ci.evidence import Evidence, parse_evidence
 from endstate_action.ci.marker import parse_marker
 from endstate_action.errors import InputError, NewerFormat
 from endstate_action.system import own_files
-from endstate_action.system.git import Repository, discover, is_bare
+from endstate_action.system.git import Repository, discover, enclosing, is_bare
 from endstate_action.system.git_aside import LINK, PROGRAM, SUBMODULE, Aside, Changed, Leaf, Leaves, aside
 from endstate_action.system.git_call import GitError
 from endstate_action.system.names import display, parse, short
@@ -114,6 +114,8 @@ def verify(target: str, path: Path, env: Mapping[str, str], tmp: Path, fetch: Fe
     try:
         there = scan(path, claims.excluded)
         repository = discover(path, env, tmp)
+        if repository is None and claims.git_tree is not None and (top := enclosing(path)) is not None:
+            _refuse_a_part(path, top, claims, there)
         if repository is None or claims.git_tree is None:
             return _without_git(claims, there)
         return _on_clone(claims, there, repository, env)
@@ -122,6 +124,16 @@ def verify(target: str, path: Path, env: Mapping[str, str], tmp: Path, fetch: Fe
             f"Nothing was verified, and nothing was changed: {short(str(error))}",
             hint="Verify on a fresh, whole clone.",
         ) from error
+
+
+def _refuse_a_part(path: Path, top: Path, claims: _Claims, there: Scan) -> None:
+    """What lies inside a clone is a part of it, unless it is a whole export that was unpacked there."""
+    if there.tree_hash not in (claims.tree_hash, claims.workspace_hash):
+        raise InputError(
+            f"{short(str(path.absolute()))} is a directory inside the clone {short(str(top))}, and the evidence is "
+            "about a whole one. Nothing was verified.",
+            hint="Change to the top directory of the clone, or name it after the evidence.",
+        )
 
 
 # --- What is claimed ---

@@ -798,6 +798,14 @@ ROWS: tuple[Mutant, ...] = (
         tests=("tests/unit/test_verify.py::test_a_workspace_as_it_was_left_does_not_make_up_for_another_result",),
     ),
     Mutant(
+        name="verify-inside-a-clone",
+        guard="A directory inside a clone is no clone that differs",
+        file="src/endstate_action/verify.py",
+        old="    if there.tree_hash not in (claims.tree_hash, claims.workspace_hash):\n",
+        new="    if False:\n",
+        tests=("tests/unit/test_verify.py::test_a_directory_inside_the_right_clone_is_not_said_to_differ",),
+    ),
+    Mutant(
         name="verify-beside-git",
         guard="What git does not look at is named: ignored files, empty directories, modes, kinds",
         file="src/endstate_action/verify.py",

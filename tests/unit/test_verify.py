@@ -277,6 +277,20 @@ def test_a_plain_directory_is_compared_by_its_workspace_hash(tmp_path: Path):
     assert verify(str(tmp_path / "e.json"), tmp_path / "w", os.environ, tmp_path / "tmp").exit_code == 1
 
 
+def test_a_directory_inside_the_right_clone_is_not_said_to_differ(told: Told, tmp_path: Path):
+    (told.clone.path / "d" / "deeper").mkdir()
+    for place in (told.clone.path / "d", told.clone.path / "d" / "deeper"):
+        with pytest.raises(InputError, match="is a directory inside the clone") as caught:
+            told.verdict(place)
+        assert str(told.clone.path) in str(caught.value)
+        assert "top directory" in caught.value.hint
+    (told.clone.path / "d" / "deeper").rmdir()
+    # An export is whole, wherever it was unpacked.
+    export = told.repo.path / "export"
+    shutil.copytree(told.clone.path, export, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+    assert told.verdict(export).exit_code == 0
+
+
 # --- In the workspace of the run itself ---
 
 

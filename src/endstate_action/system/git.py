@@ -528,6 +528,14 @@ def is_bare(place: Path) -> bool:
     return not os.path.lexists(place / ".git") and all((place / name).exists() for name in ("HEAD", "objects", "refs"))
 
 
+def enclosing(place: Path) -> Path | None:
+    """The top of the checkout that `place` is a directory of, as far as names tell; None where it is no part of one."""
+    place = place.absolute().resolve()
+    if os.path.lexists(place / ".git"):
+        return None
+    return next((above for above in place.parents if os.path.lexists(above / ".git")), None)
+
+
 def _git_dir(root: Path) -> Path | None:
     """Where `.git` leads. A linked work tree and a submodule have a file there that names the directory."""
     place = root / ".git"
