@@ -51,6 +51,14 @@ class Trusted:
                 found = git.discover(workspace, environ, Path(scratch))
             except GitError as error:
                 raise InputError(f"Git cannot read the checkout: {error} Nothing was run.") from error
+            if found is None and (top := git.enclosing(workspace)) is not None:
+                raise InputError(
+                    f"working-directory: {workspace} is a directory inside the checkout {top}, and a workspace has to "
+                    "be the root of one. Nothing was run and nothing was spent.",
+                    hint="In a new run (a re-run keeps the workflow file), let working-directory name that root, and "
+                    "say in the prompt which directory it is about; or check a repository out there, with "
+                    "actions/checkout.",
+                )
             if found is None:
                 raise InputError(
                     f"{workspace} is no git checkout, or git is not installed; nothing was run and nothing was spent.",

@@ -133,6 +133,15 @@ def test_a_working_directory_that_is_not_there_is_named(job: Job) -> None:
     refused(job, job.attempt(1, **{"working-directory": "nowhere"}), "working-directory", "nowhere")
 
 
+def test_a_directory_inside_the_checkout_is_no_workspace(job: Job) -> None:
+    job.prepare = lambda workspace: (workspace / "pkg").mkdir()
+    ran = job.attempt(1, **{"working-directory": "pkg"})
+    refused(
+        job, ran, "/pkg is a directory inside the checkout", "the root of one", "let working-directory name that root"
+    )
+    assert "git is not installed" not in ran.log
+
+
 def test_a_missing_permission_to_comment_ends_there_with_the_lines_to_paste(job: Job) -> None:
     job.github.fault("comment.create", "403")
     lines = "permissions:%0A  contents: read%0A  pull-requests: write%0A  actions: read"

@@ -80,6 +80,14 @@ ROWS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        name="directory-of-a-checkout",
+        guard="A directory inside a checkout is not said to be none",
+        file="src/endstate_action/trusted.py",
+        old="if found is None and (top := git.enclosing(workspace)) is not None:",
+        new="if (top := None) is not None:",
+        tests=("tests/action/test_step_inputs.py::test_a_directory_inside_the_checkout_is_no_workspace",),
+    ),
+    Mutant(
         name="change-shallow",
         guard="A shallow clone is not asked for its history",
         file="src/endstate_action/system/git.py",
