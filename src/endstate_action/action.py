@@ -750,7 +750,11 @@ class _Asked:
         return [PrComment(conversation, self._viewer(), time.time())]
 
     def _make_sandbox(self, probe: Callable[[], Sandbox | NoSandbox]) -> Sandbox | NoSandbox:
-        return obtain(probe, self.step.environ, may_install=True).sandbox
+        obtained = obtain(probe, self.step.environ, may_install=True)
+        for sentence in obtained.done:
+            # On a self-hosted runner it stays so after the job.
+            self.step.log.say(f"changed on this machine, for the sandbox: {sentence}")
+        return obtained.sandbox
 
     # While it runs
 

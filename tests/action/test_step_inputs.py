@@ -214,6 +214,20 @@ def test_a_sandbox_that_is_required_and_not_there_ends_it(job: Job) -> None:
     refused(job, job.attempt(sandbox="required"), "sandbox", is_claimed=True)
 
 
+def test_what_is_changed_on_the_machine_for_a_sandbox_is_said(tmp_path: Path) -> None:
+    """Here the program that is installed is of no use, and yet it was installed."""
+    with stage(tmp_path, turns(answer("Done."))) as job:
+        job.module, stubs = "tests.support.no_sandbox", tmp_path / "stubs"
+        stubs.mkdir()
+        (stubs / "apt-get").write_text(f"#!/bin/sh\n: > {stubs}/bwrap\n/bin/chmod +x {stubs}/bwrap\n")
+        (stubs / "apt-get").chmod(0o755)
+        job.environ["STUBS"] = str(stubs)
+        ran = job.attempt()
+        assert (ran.code, (stubs / "bwrap").exists()) == (0, True), ran.log
+        said = "changed on this machine, for the sandbox: bubblewrap was installed with apt-get."
+        assert ran.log.splitlines().count(said) == 1, ran.log
+
+
 def test_a_limit_that_cannot_be_kept_is_refused(job: Job) -> None:
     ran = job.attempt(1, **{"model": "claude-unknown-9", "max-cost-usd": "3"})
     refused(job, ran, "max-cost-usd", "claude-unknown-9", is_claimed=True)

@@ -88,6 +88,14 @@ ROWS: tuple[Mutant, ...] = (
         tests=("tests/action/test_step_inputs.py::test_a_directory_inside_the_checkout_is_no_workspace",),
     ),
     Mutant(
+        name="machine-changed-told",
+        guard="What is changed on the machine for the sandbox is said",
+        file="src/endstate_action/action.py",
+        old="        for sentence in obtained.done:\n",
+        new="        for sentence in ():\n",
+        tests=("tests/action/test_step_inputs.py::test_what_is_changed_on_the_machine_for_a_sandbox_is_said",),
+    ),
+    Mutant(
         name="change-shallow",
         guard="A shallow clone is not asked for its history",
         file="src/endstate_action/system/git.py",
