@@ -818,7 +818,8 @@ class _Asked:
             self.working.say(at_once=True)
         if event.shipped:
             if event.is_first:
-                self.step.log.say(f"checkpoints: {event.store}, the first one is stored")
+                near = f": {event.survives}" if event.is_near else ""
+                self.step.log.say(f"checkpoints: {event.store}, the first one is stored{near}")
             elif event.problem:
                 self.step.log.say(
                     f"checkpoints: the newest one stored is {event.shipped.age_s} s old, newer ones are not, since "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,6 +33,8 @@ class Depot:
     pace: Pace
     shown: str
     """As `--store` names it, a directory with its whole path."""
+    is_near: bool = False
+    """Whether it is a directory on the workspace's own file system, which is lost with the disk that both are on."""
 
     def expected(self, line: Line) -> Expected:
         return Expected(line.repository, line.lineage)
@@ -71,7 +74,7 @@ def open_depot(
         git_token: authorises pushes over https; without one the user's own configuration does.
 
     Raises:
-        InputError: it cannot be used at all.
+        InputError: it cannot be used at all, as a directory in one that is not there.
         UnknownSession: it is to be read, and is not there.
     """
     if choice.kind == "none":
@@ -88,15 +91,22 @@ def open_depot(
         )
     if isinstance(store, DirectoryStore):
         choice = replace(choice, path=str(store.path))
-        if is_to_be_read:
-            _refuse_missing(store.path)
-    return Depot(store, sealing, choice.kind != "auto", pace, choice.text)
+        _refuse_missing(store.path, is_to_be_read=is_to_be_read)
+    return Depot(store, sealing, choice.kind != "auto", pace, choice.text, _is_near(store, workspace))
 
 
-def _refuse_missing(path: Path) -> None:
+def _refuse_missing(path: Path, *, is_to_be_read: bool) -> None:
+    """What is not there may be a slip, or lie on a disk that is not mounted."""
     try:
-        path.stat()
+        (path if is_to_be_read else path.parent).stat()
     except FileNotFoundError:
+        if not is_to_be_read:
+            raise InputError(
+                f"There is no directory {path.parent}, so {path.name} was not made in it as a store. Nothing was run "
+                "and nothing was spent.",
+                hint="Is that the path, and is its disk mounted? Of a store, the last directory alone is made; make "
+                "those above it first, or name another place.",
+            ) from None
         raise UnknownSession(
             f"There is no directory {path}, so it was not looked at as a store. Nothing was restored and nothing "
             "was run.",
@@ -104,6 +114,16 @@ def _refuse_missing(path: Path) -> None:
         ) from None
     except OSError:
         pass  # what it is instead is said by whoever uses it
+
+
+def _is_near(store: Store, workspace: Path) -> bool:
+    """Whether both are on one file system."""
+    if not isinstance(store, DirectoryStore):
+        return False
+    with suppress(OSError):  # that it is no directory is said by whoever uses it
+        place = store.path if store.path.exists() else store.path.parent
+        return place.stat().st_dev == workspace.stat().st_dev
+    return False
 
 
 def _store(

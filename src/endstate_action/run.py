@@ -932,6 +932,7 @@ class _Story:
             lambda: successor.superseded_by(epoch) or self.ports.newer_attempt(),
             is_required=self.settings.require_durable,
             is_chosen=depot.is_chosen,
+            is_near=depot.is_near,
             may_be_known=found.manifest is not None or bool(session.state.attempts),
             tell=self.ports.emit,
             check=interrupts.check,

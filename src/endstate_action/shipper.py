@@ -40,6 +40,17 @@ class Departed:
     """Whether it is the first of this attempt."""
     is_expected: bool = False
     """Whether nobody can have expected anything else: no store was named, and this is no job."""
+    is_near: bool = False
+    """Whether the store is on the workspace's own disk."""
+
+    @property
+    def survives(self) -> str:
+        """What a run survives by what is stored, as far as that is known; empty where nothing is."""
+        if self.shipped is None:
+            return ""
+        if self.is_near:
+            return "this run survives the loss of its workspace, not of the disk that both are on"
+        return f"this run survives the loss of this machine{' if that disk does' if self.store == 'dir' else ''}"
 
 
 class Shipper:
@@ -49,6 +60,7 @@ class Shipper:
         fence: the number of a newer attempt, if there is one; raises `StoreUnreadable`.
         is_required: whether it is an error that nothing can be stored.
         is_chosen: whether a person named the store; else one that denies us is as good as none.
+        is_near: whether the store is on the workspace's own disk.
         may_be_known: whether an earlier attempt may have stored something of this session.
         tell: told of the first checkpoint, or why there is none.
         check: raises when this attempt was asked to stop.
@@ -62,6 +74,7 @@ class Shipper:
         *,
         is_required: bool = False,
         is_chosen: bool = True,
+        is_near: bool = False,
         may_be_known: bool = True,
         tell: Callable[[Departed], None] = lambda departed: None,
         check: Callable[[], None] = lambda: None,
@@ -72,6 +85,7 @@ class Shipper:
         self._fence = fence
         self._is_required = is_required
         self._is_chosen = is_chosen
+        self._is_near = is_near
         self._may_be_known = may_be_known
         self._tell = tell
         self._check = check
@@ -83,7 +97,7 @@ class Shipper:
     @property
     def departed(self) -> Departed:
         newest = self._uploader.newest
-        return Departed(self._store if newest else "none", newest, self._uploader.problem)
+        return Departed(self._store if newest else "none", newest, self._uploader.problem, is_near=self._is_near)
 
     @property
     def is_unfit(self) -> bool:

@@ -177,7 +177,7 @@ def test_with_require_durable_a_run_that_cannot_ship_ends_unspent(place: Place) 
         ("{p}/file", "file: Not a directory"),
         ("{p}/file/below", "file/below: Not a directory"),
         ("/dev/null", "/dev/null: Not a directory"),
-        ("/proc/no/such", "/proc/no/such: no directory can be made there"),
+        ("/proc/no-such", "/proc/no-such: no directory can be made there"),
         ("{p}/dangling", "as where a disk is not mounted"),
     ],
 )
@@ -193,13 +193,49 @@ def test_a_directory_that_can_never_be_a_store_ends_the_run_at_once_unspent(
 
         # That one which is not there cannot be made is found out by who begins a session.
         is_missing = where.startswith("/proc") and arguments != ("do it",)
-        said = "There is no directory /proc/no/such" if is_missing else words
+        said = "There is no directory /proc/no-such" if is_missing else words
         assert (ran.code, said in ran.err) == (12 if is_missing else 2, True), ran.err
         assert "othing was" in ran.err
         assert "Traceback" not in ran.err
     assert time.monotonic() - began < 40, "nothing of this is tried again for a minute"
     assert not (place.workspace / "a.txt").exists()
     assert not (place.path / "not").exists()
+
+
+def test_what_is_above_a_store_is_not_made_for_it(place: Place) -> None:
+    """As of a disk that is not mounted, or of a path with a slip."""
+    place.replies = [calls(WRITE), {"text": "done"}]
+
+    ran = place.run("do it", store=f"dir:{place.path}/mnt/endstate")
+
+    assert (ran.code, "Is that the path, and is its disk mounted?" in ran.err) == (2, True), ran.err
+    assert f"There is no directory {place.path}/mnt, so endstate was not made in it" in ran.err
+    assert not (place.path / "mnt").exists()
+    assert not (place.workspace / "a.txt").exists()
+
+
+ANOTHER_DISK = """
+import sys
+from pathlib import Path
+from tests.cli.test_store import WRITE, Place
+from tests.support.command import calls
+
+place = Place(Path(sys.argv[1]), machine=1, replies=[calls(WRITE), {"text": "done"}])
+for store in (place.path / "disk" / "store", place.store):
+    ran = place.run("do it", store=f"dir:{store}")
+    assert ran.code == 0, ran.err
+    print(ran.err.partition("): ")[2].partition("\\n")[0])
+"""
+
+
+def test_what_a_run_survives_is_said_as_far_as_it_is_known(place: Place) -> None:
+    done = on_a_disk_of_its_own(place.path / "disk", "size=8m", ANOTHER_DISK, place.path)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "this run survives the loss of this machine if that disk does",
+        "this run survives the loss of its workspace, not of the disk that both are on",
+    ]
 
 
 FULL = """

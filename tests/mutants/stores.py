@@ -102,6 +102,22 @@ ROWS: tuple[Mutant, ...] = (
         tests=("tests/unit/state/stores/test_directory.py::test_what_belongs_to_another_user_is_refused",),
     ),
     Mutant(
+        name="dir-last-alone",
+        guard="Of the path of a directory store, the last directory alone is made",
+        file="src/endstate_action/durable.py",
+        old="(path if is_to_be_read else path.parent).stat()",
+        new="path.stat() if is_to_be_read else None",
+        tests=("tests/cli/test_store.py::test_what_is_above_a_store_is_not_made_for_it",),
+    ),
+    Mutant(
+        name="dir-near",
+        guard="A directory store on the workspace's own disk is not said to survive the machine",
+        file="src/endstate_action/durable.py",
+        old="return place.stat().st_dev == workspace.stat().st_dev",
+        new="return False",
+        tests=("tests/cli/test_store.py::test_what_a_run_survives_is_said_as_far_as_it_is_known",),
+    ),
+    Mutant(
         name="dir-full",
         guard="Nobody waits for room on a full disk under a directory store",
         file="src/endstate_action/state/stores/directory.py",

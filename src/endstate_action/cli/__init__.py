@@ -636,8 +636,7 @@ class _Lines:
         if event.store == "none":
             _begun.given.pop("store", None)  # a resume that names it would ask for what is not there
         if event.shipped and event.is_first:
-            _say(f"checkpoints: {event.store}, the first one is stored ({_size(event.shipped.size)}): "
-                 "this run survives the loss of this machine")  # fmt: skip
+            _say(f"checkpoints: {event.store}, the first one is stored ({_size(event.shipped.size)}): {event.survives}")
         elif event.shipped and event.problem:
             _say(f"checkpoints: {event.store}, the newest one stored is {event.shipped.age_s} s old, newer ones "
                  f"are not, since {printable(event.problem.reason)}")  # fmt: skip

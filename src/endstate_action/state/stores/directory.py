@@ -42,7 +42,9 @@ _REMEDY = "Make it a directory that is yours and writable, with all in it, or na
 
 
 class DirectoryStore:
-    """Objects below `path`, which is absolute and made on the first put; a missing one is an empty store.
+    """Objects below `path`, which is absolute and made on the first put, in a directory that has to be there.
+
+    A missing one is an empty store.
 
     Args:
         link: how a file gets a second name; a parameter, since not every file system can do it.
@@ -174,7 +176,8 @@ class DirectoryStore:
         if lineage in self._durable:
             return
         place = self.path / ROOT / lineage
-        known = next((above for above in self.path.parents if above.exists()), self.path)
+        with own_files.directory(self.path.parent):
+            pass  # where it is missing, the path may be a slip, or its disk not be mounted
         try:
             with own_files.directory(place, make=True):
                 pass
@@ -185,7 +188,7 @@ class DirectoryStore:
             # A directory above ours may be closed to reading; then it was there before us.
             with suppress(PermissionError):
                 sync([], [os.fspath(folder)])
-            if folder == known:
+            if folder == self.path.parent:
                 break
         self._durable.add(lineage)
 

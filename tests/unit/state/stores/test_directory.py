@@ -29,12 +29,12 @@ T = 20.0
 
 @pytest.fixture
 def store(tmp_path: Path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "not" / "yet" / "there")
+    return DirectoryStore(tmp_path / "not-yet-there")
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    return tmp_path / "not" / "yet" / "there" / "es1" / LINEAGE
+    return tmp_path / "not-yet-there" / "es1" / LINEAGE
 
 
 def test_nothing_is_made_before_the_first_put(store, tmp_path):
@@ -236,7 +236,7 @@ def test_what_no_checkpoint_can_be_is_not_read(store, place):
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a place where even root makes no directory")
 def test_where_no_directory_can_be_made_nothing_is_tried_again():
-    store = DirectoryStore(Path("/proc/no/such/place"))
+    store = DirectoryStore(Path("/proc/no-such-place"))
 
     assert _lineages(store)() == []
     outcome = store.put(KEY, b"data", timeout_s=T)
