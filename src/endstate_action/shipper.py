@@ -176,7 +176,8 @@ class Shipper:
 
     def _tell_trouble(self) -> None:
         """Once for each time that a store stops taking them: until then all that was told of is what was stored."""
-        is_in_trouble = self._uploader.problem is not None and self._uploader.newest is not None
+        problem = self._uploader.problem
+        is_in_trouble = problem is not None and (self._uploader.newest is not None or problem.is_lost)
         if is_in_trouble and not self._is_in_trouble:
             self._tell(self.departed)
         self._is_in_trouble = is_in_trouble

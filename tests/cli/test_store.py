@@ -303,6 +303,23 @@ def test_a_run_goes_on_over_a_full_disk_and_says_so_without_a_wait(place: Place,
     assert (place.workspace / "a.txt").exists()
 
 
+def test_a_store_that_is_removed_during_a_run_is_told_at_once_with_what_it_held(place: Place) -> None:
+    place.replies = [calls(WRITE), calls(bash(f"rm -r {place.store}")), calls(bash("echo 1 >> ran")), {"text": "done"}]
+    began = time.monotonic()
+
+    ran = place.run("do it", "--sandbox", "off", "--json")
+
+    assert time.monotonic() - began < 30, "somebody has waited for it"
+    gone = f"the directory {place.store} is gone, and what was stored in it"
+    assert ran.code == 0, ran.err
+    assert f"checkpoints: none is stored any more, since {gone}. Put it back as it was" in ran.err
+    assert f"The last one was not stored, so all is on this machine only: {gone}" in ran.err
+    assert "the newest that was stored" not in ran.err
+    assert "--require-durable" not in ran.err
+    assert (ran.json["durability"], place.store.exists()) == ("none", False)
+    assert not (place.workspace / "ran").exists(), "what has to wait for a store is not run"
+
+
 def test_a_store_named_from_one_directory_is_found_from_another(place: Place) -> None:
     """What is said of how to go on names it so that it is the same store wherever that is typed."""
     place.replies = [calls(WRITE), calls(WRITE), {"text": "done"}]

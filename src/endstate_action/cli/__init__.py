@@ -641,9 +641,11 @@ class _Lines:
             _say(f"checkpoints: {event.store}, the newest one stored is {event.shipped.age_s} s old, newer ones "
                  f"are not, since {printable(event.problem.reason)}")  # fmt: skip
         elif event.problem and not event.is_expected:
-            _say(f"checkpoints: none leaves this machine, since {printable(event.problem.reason.rstrip('.'))}"
+            is_lost = event.problem.is_lost
+            _say(f"checkpoints: none {'is stored any more' if is_lost else 'leaves this machine'}, since "
+                 + printable(event.problem.reason.rstrip("."))
                  + (f". {printable(event.problem.remedy)}" if event.problem.remedy else ""))  # fmt: skip
-            if event.store == "none":
+            if event.store == "none" and not is_lost:
                 _say("  The run goes on without them; with --require-durable it would end here, unspent.")
 
 

@@ -104,6 +104,7 @@ class NotShipped:
     Args:
         is_final: trying again will not help.
         may_pass: unless somebody does something about it meanwhile, for which nobody waits.
+        is_lost: what was stored before is gone as well.
         is_ours: it is not the store but what is recorded: trying again helps once that has changed.
         has_secret: and that is a secret in it, which no other machine would find otherwise.
         wait_s: the store wants to be left alone for so long.
@@ -113,6 +114,7 @@ class NotShipped:
     remedy: str = ""
     is_final: bool = False
     may_pass: bool = False
+    is_lost: bool = False
     is_ours: bool = False
     has_secret: bool = False
     wait_s: float = 0.0
@@ -329,6 +331,8 @@ class Uploader:
             return shipped
 
     def _failed(self, problem: NotShipped) -> NotShipped:
+        if problem.is_lost:
+            self._newest = None
         self._problem = problem
         return problem
 
@@ -359,8 +363,8 @@ class _Errand(threading.Thread):
 
 def _why(answer: Put) -> NotShipped:
     match answer:
-        case Denied(reason, remedy, may_pass):
-            return NotShipped(reason, remedy, is_final=True, may_pass=may_pass)
+        case Denied(reason, remedy, may_pass, is_lost):
+            return NotShipped(reason, remedy, is_final=True, may_pass=may_pass, is_lost=is_lost)
         case RateLimited(seconds):
             return NotShipped(f"the store asks to wait {seconds:.0f} s", wait_s=seconds)
         case Unavailable(reason):

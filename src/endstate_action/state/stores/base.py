@@ -37,11 +37,13 @@ class Denied:
     """The store does not let us write; asking again will not help. `remedy` is what a person can do.
 
     Where it `may_pass`, somebody may do that while we run: nobody waits for it, and what comes later is tried anew.
+    Where it `is_lost`, what was stored before is gone as well.
     """
 
     reason: str
     remedy: str = ""
     may_pass: bool = False
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

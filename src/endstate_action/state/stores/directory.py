@@ -38,6 +38,10 @@ _NO_FILE = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO})
 # Waiting changes none of these.
 _FINAL = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.EISDIR})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_REMEDY_OF_LOST = (
+    "Put it back as it was (is its disk mounted?), and what is recorded is stored there again; or name another one by "
+    "`store`: dir:PATH, when the run is resumed."
+)
 _REMEDY = "Make it a directory that is yours and writable, with all in it, or name another one by `store`: dir:PATH."
 
 
@@ -63,6 +67,8 @@ class DirectoryStore:
         deadline = Deadline(timeout_s)
         try:
             outcome = within(timeout_s, lambda: self._put(lineage, name, data))
+        except FileNotFoundError as error:
+            return self._missing(lineage) or self._failed(error)
         except OSError as error:
             return self._failed(error)
         if isinstance(outcome, Stored):
@@ -191,6 +197,18 @@ class DirectoryStore:
             if folder == self.path.parent:
                 break
         self._durable.add(lineage)
+
+    def _missing(self, lineage: str) -> Denied | None:
+        """Of what was taken away while we use it nothing is made anew: what it held would be missing from it."""
+        place = self.path / ROOT / lineage
+        if place.exists():
+            return None
+        if lineage in self._durable:
+            where = place if self.path.exists() else self.path
+            reason = f"the directory {where} is gone, and what was stored in it"
+            return Denied(reason, _REMEDY_OF_LOST, may_pass=True, is_lost=True)
+        reason = f"the directory {self.path.parent} is not there to make {self.path.name} in it"
+        return Denied(reason, "Is that the path, and is its disk mounted?", may_pass=True)
 
     def _failed(self, error: OSError) -> Put:
         reason = f"{self.path}: {error.strerror or error}"

@@ -249,9 +249,20 @@ def test_a_store_that_was_taken_away_while_in_use_may_come_back(store, place, tm
     store.put(KEY, b"data", timeout_s=T)
     place.rename(tmp_path / "unmounted")
 
-    assert isinstance(store.put(OTHER, b"more", timeout_s=T), Unavailable)
+    refused = store.put(OTHER, b"more", timeout_s=T)
+    assert isinstance(refused, Denied)
+    assert (refused.is_lost, refused.may_pass, f"the directory {place} is gone" in refused.reason) == (True, True, True)
+    assert not place.exists()
     (tmp_path / "unmounted").rename(place)
     assert store.put(OTHER, b"more", timeout_s=T) == Stored(OTHER, 4)
+
+
+def test_what_is_above_it_is_not_made(tmp_path):
+    outcome = DirectoryStore(tmp_path / "mnt" / "endstate").put(KEY, b"data", timeout_s=T)
+
+    assert isinstance(outcome, Denied)
+    assert (outcome.is_lost, "is its disk mounted?" in outcome.remedy) == (False, True)
+    assert os.listdir(tmp_path) == []
 
 
 def _lineages(store: DirectoryStore) -> Callable[[], object]:
