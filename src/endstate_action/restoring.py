@@ -180,7 +180,7 @@ def restore(
     with own_files.directory(place.state.path) as parent:
         own_files.remove(place.state.restore_log.name, parent)
     kept = before.kept
-    replaced = snapshots.replaced(kept, restored.root) if snapshots and restored and kept else ()
+    replaced = snapshots.replaced(kept, restored) if snapshots and restored and kept else ()
     return Arrived(str(opened.key), tree_hash, kept, reasons, replaced, moved(before.refs, place.refs()), set_aside)
 
 

@@ -804,7 +804,7 @@ class _Story:
             return None
         self.ports.notice("The roll-back that an earlier attempt did not finish was finished first.")
         if restored.kept is not None:
-            replaced = place.snapshots().replaced(restored.kept, restored.root)
+            replaced = place.snapshots().replaced(restored.kept, restored)
             self._tell_replaced("roll-back", restored.kept, replaced)
         repository = git.discover(self.workspace, self.ports.environ, self.state.tmp)
         _refuse_foreign_state(self.state, repository, self.workspace)

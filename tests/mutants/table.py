@@ -1135,6 +1135,44 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/unit/state/snapshot/test_git_state.py::test_damage_that_no_state_names_is_put_right_too",),
     ),
     Mutant(
+        name="restore-stuck",
+        guard="What another user owns and the run may not remove does not keep the rest from coming back",
+        file="src/endstate_action/state/snapshot/restore.py",
+        old="                if found.new is not None:\n                    raise\n",
+        new="                raise\n",
+        tests=(
+            "tests/unit/state/snapshot/test_restore.py::test_what_the_run_may_not_remove_stays_and_all_else_is_put_back",
+        ),
+    ),
+    Mutant(
+        name="restore-stuck-said",
+        guard="What could not be removed is said, and nothing runs again on it",
+        file="src/endstate_action/state/snapshot/__init__.py",
+        old="(*new, *stays, *changed), moved",
+        new="(*new, *changed), moved",
+        tests=(
+            "tests/unit/state/snapshot/test_restore.py::test_what_the_run_may_not_remove_stays_and_all_else_is_put_back",
+        ),
+    ),
+    Mutant(
+        name="restore-stuck-aside",
+        guard="What can be moved but not removed is out of the way of the next restore",
+        file="src/endstate_action/state/snapshot/restore.py",
+        old="                    except PermissionError:\n                        stuck.add(name)\n",
+        new="                    finally:\n                        pass\n",
+        tests=("tests/unit/state/snapshot/test_restore.py::test_what_can_be_moved_but_not_removed_is_aside",),
+    ),
+    Mutant(
+        name="restore-refused-path",
+        guard="Where a restore is refused the path in the workspace is named",
+        file="src/endstate_action/state/snapshot/restore.py",
+        old="            raise OSError(error.errno, error.strerror, path) from error\n",
+        new="            raise\n",
+        tests=(
+            "tests/unit/state/snapshot/test_restore.py::test_where_the_run_may_not_put_something_back_its_path_is_named",
+        ),
+    ),
+    Mutant(
         name="restore-precious",
         guard="What no snapshot could hold is moved aside, never removed",
         file="src/endstate_action/state/snapshot/restore.py",

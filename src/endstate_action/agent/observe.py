@@ -56,7 +56,7 @@ class Snapshots(Protocol):
 
     def restore(self, root: str, *, keep: bool = True) -> Restored: ...
 
-    def replaced(self, kept: str, root: str) -> tuple[str, ...]: ...
+    def replaced(self, kept: str, restored: Restored) -> tuple[str, ...]: ...
 
     def difference(self, a: str, b: str) -> list[Change]: ...
 
@@ -150,7 +150,7 @@ class Observer:
         if self._snapshots is None:
             return None
         try:
-            replaced = self._snapshots.replaced(begun.kept, restored.root)
+            replaced = self._snapshots.replaced(begun.kept, restored)
         except SnapshotDamaged:
             return None
         return PutBack(replace(restored, kept=begun.kept), replaced, moved(begun.refs, self._refs()))
@@ -176,7 +176,7 @@ class Observer:
         restored = self._snapshots.restore(root)
         if restored.kept is None:
             return PutBack(restored)
-        replaced = self._snapshots.replaced(restored.kept, root)
+        replaced = self._snapshots.replaced(restored.kept, restored)
         return PutBack(restored, replaced, moved(before, self._refs()))
 
     def difference(self, last: Observed, seen: Seen, in_flight: tuple[str | None, ...]) -> str | None:

@@ -32,12 +32,12 @@ from endstate_action.state.snapshot.compare import (
     load,
     save,
 )
-from endstate_action.state.snapshot.left_out import is_newer, too_much
+from endstate_action.state.snapshot.left_out import is_newer, is_within, too_much
 from endstate_action.state.snapshot.listing import tree_of
 from endstate_action.state.snapshot.meta import Meta, describe
 from endstate_action.state.snapshot.objects import ObjectStore
 from endstate_action.state.snapshot.refusals import writing
-from endstate_action.state.snapshot.restore import Journal, Restoring, Terms
+from endstate_action.state.snapshot.restore import Journal, Replacing, Restoring, Terms
 from endstate_action.state.snapshot.walk import Keeper
 from endstate_action.system import own_files
 from endstate_action.system.names import components, display, few, parse, short
@@ -91,6 +91,8 @@ class Restored:
     """Those of the reasons that tell of something which changed since, on this machine, and may hold what was to go."""
     moved: tuple[Path, ...] = ()
     """What no snapshot could keep and was in the way is here now."""
+    stuck: tuple[bytes, ...] = ()
+    """What was to go and is still there, with all that is in it: the user of this run may not take it away."""
 
 
 class SnapshotStore:
@@ -193,9 +195,11 @@ class SnapshotStore:
         """What has to change in the workspace to get from `a` to `b`, apart from what `b` left out."""
         return changes(self._objects, load(self._objects, a), load(self._objects, b))
 
-    def replaced(self, kept: str, root: str) -> tuple[str, ...]:
-        """What a restore of `root` took away or changed, as `names.display` spells it; `kept` is what was there."""
-        return tuple(display(change.path) for change in self.difference(kept, root) if change.kind != "added")
+    def replaced(self, kept: str, restored: Restored) -> tuple[str, ...]:
+        """What a restore took away or changed, as `names.display` spells it; `kept` is what was there."""
+        stuck = Paths.of(restored.stuck)
+        found = (change.path for change in self.difference(kept, restored.root) if change.kind != "added")
+        return tuple(display(path) for path in found if not is_within(path, stuck))
 
     def restore(self, root: str, *, keep: bool = True) -> Restored:
         """Make the workspace what the snapshot holds; killed at any point, `finish` goes on.
@@ -238,12 +242,13 @@ class SnapshotStore:
             self._restoring.begin(journal)
             work.run()
         lost = self._git_state.restore(target.git) if self._git_state and target.git else ()
-        after = self._take(target.meta)
+        # Beside what could not be taken away, all is to be as it was.
+        after = self._take(target.meta, hidden=work.stuck)
         if after.root != target.root and not (lost and self._differs_in_git_alone(after.root, target)):
             raise self._not_restored(target, after.root)
         self._restoring.end()
         self._remember()
-        return self._restored(target, journal.kept, lost, after, work.moved)
+        return self._restored(target, journal.kept, lost, after, work)
 
     def _differs_in_git_alone(self, root: str, target: Content) -> bool:
         """Whether all but the project's git state is as it was; of that, something is said not to have come back."""
@@ -277,14 +282,17 @@ class SnapshotStore:
         kept: str | None,
         lost: Sequence[str] = (),
         after: Snapshot | None = None,
-        moved: Iterable[Path] = (),
+        work: Replacing | None = None,
     ) -> Restored:
         # What the snapshot left out is no doubt by itself: only whether it changed since is.
         known = _left_out(target.meta)
         new = [doubt for doubt in (after.reasons if after else ()) if doubt not in known]
         changed, unknown = self._changed(target)
-        reasons = (*lost, *new, *changed, *unknown)
-        return Restored(target.root, kept, not reasons, reasons, (*new, *changed), tuple(moved))
+        stuck = tuple(work.stuck) if work else ()
+        stays = [f"{path} is still there, since the user of this run may not remove it" for path in _some(stuck)]
+        reasons = (*lost, *new, *stays, *changed, *unknown)
+        moved = tuple(work.moved) if work else ()
+        return Restored(target.root, kept, not reasons, reasons, (*new, *stays, *changed), moved, stuck)
 
     def _present(self, *, full_rehash: bool = False, check: Callable[[], None] = lambda: None) -> Snapshot:
         files, size = self._limits.ignored_max_files, self._limits.ignored_max_mb
@@ -292,10 +300,21 @@ class SnapshotStore:
             over = too_much(self._workspace, self._ignored(), self._hidden, files, size)
         return self._take(Meta(uncaptured=frozenset(over)), full_rehash=full_rehash, check=check)
 
-    def _take(self, known: Meta, *, full_rehash: bool = False, check: Callable[[], None] = lambda: None) -> Snapshot:
-        """A snapshot in which what `known` left alone is hidden from the scan, and noted as it is there."""
+    def _take(
+        self,
+        known: Meta,
+        *,
+        hidden: Iterable[bytes] = (),
+        full_rehash: bool = False,
+        check: Callable[[], None] = lambda: None,
+    ) -> Snapshot:
+        """A snapshot in which what `known` left alone is hidden from the scan, and noted as it is there.
+
+        Args:
+            hidden: what is not looked at either, nor noted.
+        """
         with _looking():
-            scan = self._scan(known.left_alone, full_rehash, check)
+            scan = self._scan((*known.left_alone, *hidden), full_rehash, check)
         git, tips = self._git_state.capture() if self._git_state else ("", frozenset[str]())
         tree, meta = tree_of(scan.root, self._width).hex(), describe(scan.root, known)
         root = save(self._objects, tree, meta, git)

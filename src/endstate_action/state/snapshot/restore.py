@@ -107,7 +107,7 @@ class Restoring:
         with _doing("The workspace was not restored; nothing was changed"):
             with own_files.directory(self._staging, make=True):
                 pass
-            _empty(self._staging)
+            self._empty()
             work = Replacing(self._objects, self._workspace, self._staging, self._aside / name, target)
         try:
             with _doing("The workspace was not restored; nothing was changed"):
@@ -127,7 +127,13 @@ class Restoring:
             with own_files.directory(self._journal.parent) as place:
                 os.unlink(self._journal.name, dir_fd=place)
                 store_files.sync_names(place)
-            _empty(self._staging)
+            self._empty()
+
+    def _empty(self) -> None:
+        """Remove what is left in the staging directory; what another user has put in there goes aside."""
+        for name in _empty(self._staging):
+            with own_files.directory(self._staging) as stage:
+                _to_aside(stage, name, self._aside / "stuck")
 
 
 class Replacing:
@@ -136,6 +142,8 @@ class Replacing:
     def __init__(self, objects: ObjectStore, workspace: Path, staging: Path, aside: Path, target: Content) -> None:
         self.moved: list[Path] = []
         """Where precious things are now."""
+        self.stuck: list[bytes] = []
+        """What was to go and is still there: the system does not let us take it away."""
         self._objects = objects
         self._target = target
         self._aside = aside
@@ -178,7 +186,7 @@ class Replacing:
         gone: set[bytes] = set()
         for found in self._differences:
             if _must_go(found) and gone.isdisjoint(above(found.path)):
-                self._take_away(found.path)
+                self._take_away(found)
                 gone.add(found.path)
 
     def _set_modes(self, modes: Mapping[bytes, int]) -> None:
@@ -229,24 +237,27 @@ class Replacing:
         self._number += 1
         return b"%07d" % self._number
 
-    def _take_away(self, path: bytes) -> None:
+    def _take_away(self, found: Difference) -> None:
+        path = found.path
         precious = any(other == path or other.startswith(path + b"/") for other in self._precious)
         with self._parent(path) as (parent, name):
             try:
                 os.stat(name, dir_fd=parent, follow_symlinks=False)
             except FileNotFoundError:
                 return
-            if precious:
-                self._move_aside(parent, name)
-            else:
-                _rename(parent, name, self._stage, self._next())
+            try:
+                if precious:
+                    self._move_aside(parent, name)
+                else:
+                    _rename(parent, name, self._stage, self._next())
+            except PermissionError:
+                # Another user's. Where nothing is to take its place, all else can still be put back.
+                if found.new is not None:
+                    raise
+                self.stuck.append(path)
 
     def _move_aside(self, parent: int, name: bytes) -> None:
-        number = len(own_files.names(self._aside))
-        place = self._aside / f"{number:05d}"
-        with own_files.directory(place, make=True) as there:
-            _rename(parent, name, there, name)
-        self.moved.append(place / os.fsdecode(name))
+        self.moved.append(_to_aside(parent, name, self._aside))
 
     def _make_directory(self, path: bytes, mode: int) -> None:
         with self._parent(path) as (parent, name), suppress(FileExistsError):
@@ -257,7 +268,11 @@ class Replacing:
 
     @contextmanager
     def _parent(self, path: bytes) -> Iterator[tuple[int, bytes]]:
-        """The directory that holds `path`, which we may change, and the name in it."""
+        """The directory that holds `path`, which we may change, and the name in it.
+
+        Raises:
+            OSError: with `path` for the file's name, also of what is done with the two.
+        """
         *above, name = path.split(b"/")
         here = os.dup(self._top)
         try:
@@ -265,6 +280,9 @@ class Replacing:
                 parent, here = here, self._enter(here, part, b"/".join(above[:depth]))
                 os.close(parent)
             yield here, name
+        except OSError as error:
+            # A name in an open directory, or that of the descriptor, would lead nobody there.
+            raise OSError(error.errno, error.strerror, path) from error
         finally:
             os.close(here)
 
@@ -279,7 +297,7 @@ class Replacing:
         if mode & 0o300 != 0o300 and os.geteuid() != 0:
             with suppress(PermissionError):
                 os.fchmod(here, mode | 0o700)
-            self._modes.setdefault(path, self._target.mode(path, "directory"))
+                self._modes.setdefault(path, self._target.mode(path, "directory"))
         return here
 
 
@@ -302,8 +320,10 @@ def _rename(source: int, name: bytes, target: int, new_name: bytes) -> None:
         os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=target)
     except PermissionError:
         # A directory that moves to another one is itself written to: its `..` changes.
-        mode = stat.S_IMODE(os.stat(name, dir_fd=source, follow_symlinks=False).st_mode)
-        _set_mode(source, name, mode | 0o700)
+        mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
+        if not stat.S_ISDIR(mode):
+            raise
+        _set_mode(source, name, stat.S_IMODE(mode) | 0o700)
         os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=target)
 
 
@@ -320,21 +340,38 @@ def _set_mode(parent: int, name: bytes, mode: int) -> None:
         os.close(handle)
 
 
-def _empty(directory: Path) -> None:
-    """Remove all that is in it. A directory's content is first moved up, so that no depth is too great."""
+def _to_aside(parent: int, name: bytes, aside: Path) -> Path:
+    """Where it is now: in a directory of its own, since others of its name may be there."""
+    place = aside / f"{len(own_files.names(aside)):05d}"
+    with own_files.directory(place, make=True) as there:
+        _rename(parent, name, there, name)
+    return place / os.fsdecode(name)
+
+
+def _empty(directory: Path) -> list[bytes]:
+    """Remove all that is in it. A directory's content is first moved up, so that no depth is too great.
+
+    Returns what is still there, since the system does not let us remove it.
+    """
+    stuck: set[str] = set()
     with own_files.directory(directory.parent) as above, store_files.below(above, directory.name) as top:
         number = 0
-        while names := os.listdir(top):
+        while names := set(os.listdir(top)) - stuck:
             for name in names:
                 try:
                     os.unlink(name, dir_fd=top)
                 except (IsADirectoryError, PermissionError):
-                    number = _flatten(top, os.fsencode(name), number)
+                    try:
+                        number = _flatten(top, os.fsencode(name), number)
+                    except PermissionError:
+                        stuck.add(name)
+    return sorted(map(os.fsencode, stuck))
 
 
 def _flatten(top: int, name: bytes, number: int) -> int:
     """Remove the directory `name`; the directories in it come up under names that nothing has yet."""
-    _set_mode(top, name, 0o700)
+    with suppress(PermissionError):
+        _set_mode(top, name, 0o700)
     here = os.open(name, DIRECTORY, dir_fd=top)
     try:
         for entry in list(os.scandir(here)):

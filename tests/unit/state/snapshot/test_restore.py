@@ -32,6 +32,8 @@ from tests.support.repos import Repo
 from tests.support.trees import a_deep_place, as_ordinary_user
 from tests.support.workspaces import Place, a_place_for_anybody, as_loose_objects, loose_file, settle, swap_in
 
+needs_another_user = pytest.mark.skipif(os.geteuid() != 0, reason="needs files of somebody else")
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
@@ -41,6 +43,12 @@ def place(tmp_path: Path) -> Place:
 
 def write(place: Place, files: dict[str, str]) -> None:
     Repo(place.root).write(files)
+
+
+def theirs(place: Place, name: str, mode: int) -> None:
+    """A directory with a file, of another user than the run's."""
+    write(place, {f"{name}/f": "theirs"})
+    (place.root / name).chmod(mode)
 
 
 def blob_of(place: Place, content: bytes) -> str:
@@ -285,6 +293,71 @@ def test_where_nobody_knows_whether_it_changed_that_is_said(left_out: LeftOut, p
     restored = left_out.store.restore(left_out.root)
     assert restored.reasons == ("node_modules was not kept and may differ here",)
     assert restored.left == (), "what was done elsewhere has left nothing here"
+
+
+@needs_another_user
+@pytest.mark.parametrize("mode", [0o755, 0o700], ids=["kept", "closed"])
+def test_what_the_run_may_not_remove_stays_and_all_else_is_put_back(mode: int):
+    with a_place_for_anybody() as place:
+        theirs(place, "before", 0o755)
+        with as_ordinary_user():
+            write(place, {"a": "1"})
+            store = place.store()
+            root = store.take().root
+            (place.root / "before").rename(place.root / "moved")
+            write(place, {"a": "2", "log": "1"})
+        (place.root / "moved").chmod(mode)
+        for _ in range(2):
+            with as_ordinary_user():
+                restored = place.store().restore(root)
+                assert restored.kept
+                replaced = place.store().replaced(restored.kept, restored)
+            assert (place.root / "moved" / "f").read_text() == "theirs"
+            assert ((place.root / "a").read_text(), (place.root / "before" / "f").read_text()) == ("1", "theirs")
+            assert not (place.root / "log").exists()
+            stays = "moved is still there, since the user of this run may not remove it"
+            assert restored.left == restored.reasons == (stays,)
+            assert not [name for name in replaced if name.startswith("moved")]
+            assert place.store().unfinished() is None
+
+
+@needs_another_user
+def test_what_can_be_moved_but_not_removed_is_aside():
+    """A directory of ours with one of somebody else in it."""
+    with a_place_for_anybody() as place:
+        with as_ordinary_user():
+            write(place, {"ours/g": "1"})
+        theirs(place, "ours/build", 0o755)
+        before = place.picture()
+        for _ in range(2):
+            with as_ordinary_user():
+                store = place.store()
+                root = store.take().root
+                (place.root / "ours").rename(place.root / "moved")
+                restored = store.restore(root)
+            assert restored.exact, restored.reasons
+            assert place.picture() == before
+        aside = place.state / "objects" / "restore" / "aside"
+        assert [found.read_text() for found in aside.rglob("f")] == ["theirs"], "the second one was made by us"
+
+
+@needs_another_user
+@pytest.mark.parametrize("name", ["their/f", "mode"])
+def test_where_the_run_may_not_put_something_back_its_path_is_named(name: str):
+    with a_place_for_anybody() as place:
+        theirs(place, "their", 0o755)
+        (place.root / "mode").write_text("x")
+        with as_ordinary_user():
+            root = place.store().take().root
+        (place.root / "their" / "f").unlink() if name == "their/f" else (place.root / "mode").chmod(0o600)
+        (place.root / "mode").chmod(0o755 if name == "mode" else 0o644)
+        with as_ordinary_user(), pytest.raises(NotRestored) as caught:
+            place.store().restore(root)
+        assert str(caught.value).endswith(f" at {name}. What was there has been kept.")
+        subprocess.run(["chown", "-R", "65534:65534", str(place.root)], check=True)
+        with as_ordinary_user():
+            place.store().finish()
+            assert place.store().take().root == root
 
 
 def test_a_large_file_is_left_alone(place: Place):
