@@ -1173,6 +1173,26 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        name="left-out-closed",
+        guard="What is closed to the run counts as unchanged by its calls",
+        file="src/endstate_action/state/snapshot/left_out.py",
+        old="if not os.access(parts[-1], os.X_OK, dir_fd=parent, effective_ids=True):",
+        new="if False:",
+        tests=(
+            "tests/unit/state/snapshot/test_restore.py::test_what_is_closed_to_the_run_was_closed_to_its_calls_too",
+        ),
+    ),
+    Mutant(
+        name="left-out-entered",
+        guard="What the run cannot list but enter counts as changed",
+        file="src/endstate_action/state/snapshot/left_out.py",
+        old="parts[-1], os.X_OK, dir_fd",
+        new="parts[-1], os.R_OK, dir_fd",
+        tests=(
+            "tests/unit/state/snapshot/test_restore.py::test_what_cannot_be_listed_but_entered_may_have_been_changed",
+        ),
+    ),
+    Mutant(
         name="restore-precious",
         guard="What no snapshot could hold is moved aside, never removed",
         file="src/endstate_action/state/snapshot/restore.py",

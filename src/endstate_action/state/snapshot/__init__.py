@@ -32,7 +32,7 @@ from endstate_action.state.snapshot.compare import (
     load,
     save,
 )
-from endstate_action.state.snapshot.left_out import is_newer, is_within, too_much
+from endstate_action.state.snapshot.left_out import is_within, newer, too_much
 from endstate_action.state.snapshot.listing import tree_of
 from endstate_action.state.snapshot.meta import Meta, describe
 from endstate_action.state.snapshot.objects import ObjectStore
@@ -360,9 +360,10 @@ class SnapshotStore:
             own_files.put(mark, b"now")
 
     def _changed(self, target: Content) -> tuple[list[str], list[str]]:
-        """What was left out and is not what it was when the snapshot was taken; and where, elsewhere, nobody can tell.
+        """What was left out and is not what it was when the snapshot was taken; and what nobody here can tell of.
 
-        The snapshot of another machine has no mark here, nor is anything here that was done there.
+        The snapshot of another machine has no mark here, nor is anything here that was done there. What is closed to
+        the user of this run was closed to the calls as well.
         """
         if not target.meta.left_alone:
             return [], []
@@ -370,8 +371,14 @@ class SnapshotStore:
             taken = (self._objects.path / "taken" / target.root).stat().st_mtime_ns
         except OSError:
             return [], [f"{path} was not kept and may differ here" for path in _some(target.meta.left_alone)]
-        changed = (path for path in target.meta.left_alone if is_newer(self._workspace, path, taken))
-        return [f"{path} was not kept and has changed since" for path in _some(changed)], []
+        found = {path: newer(self._workspace, path, taken) for path in target.meta.left_alone}
+
+        def told(answer: str, how: str) -> list[str]:
+            return [f"{path} was not kept{how}" for path in _some(path for path in found if found[path] == answer)]
+
+        changed = told("yes", " and has changed since")
+        unseen = told("unseen", ", and the user of this run cannot see whether it has changed since")
+        return [*changed, *unseen], told("closed", "; it is closed to the user of this run, and so to its calls")
 
 
 def _some(paths: Iterable[bytes]) -> list[str]:

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from endstate_action.system.tree_walk import DIRECTORY, Paths
 
@@ -91,26 +92,38 @@ class _Size:
         return self.files >= 0 and self.room >= 0
 
 
-def is_newer(root: Path, path: bytes, time_ns: int) -> bool:
-    """Whether `path`, or anything below it, changed after `time_ns` (a time of that file system) or is gone."""
+def newer(root: Path, path: bytes, time_ns: int) -> Literal["yes", "no", "unseen", "closed"]:
+    """Whether `path`, or anything below it, changed after `time_ns` (a time of that file system) or is gone.
+
+    `unseen`: this user may not look, but could perhaps have changed it.
+    `closed`: not as far as can be seen, but something below may have. It lies in a directory that this user could not
+    enter at any time since: that would have changed the directory itself. So no process of his can have changed it.
+    """
     # Where times are whole seconds, the second itself is in doubt.
     limit = time_ns if time_ns % 1_000_000_000 else time_ns - 1
     top = os.open(root, DIRECTORY & ~os.O_NOFOLLOW)
     pending = [path.split(b"/")]
+    answer: Literal["no", "closed"] = "no"
     try:
         while pending:
             parts = pending.pop()
             with opened(top, parts[:-1]) as parent:
                 found = os.stat(parts[-1], dir_fd=parent, follow_symlinks=False)
                 if found.st_ctime_ns > limit:
-                    return True
-                if stat.S_ISDIR(found.st_mode) and _any_newer(parent, parts, limit, pending):
-                    return True
+                    return "yes"
+                if not stat.S_ISDIR(found.st_mode):
+                    continue
+                if not os.access(parts[-1], os.X_OK, dir_fd=parent, effective_ids=True):
+                    answer = "closed"
+                elif _any_newer(parent, parts, limit, pending):
+                    return "yes"
+    except PermissionError:
+        return "unseen"
     except OSError:
-        return True
+        return "yes"
     finally:
         os.close(top)
-    return False
+    return answer
 
 
 def _any_newer(parent: int, parts: list[bytes], limit: int, pending: list[list[bytes]]) -> bool:

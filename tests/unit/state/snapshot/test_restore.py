@@ -296,6 +296,52 @@ def test_where_nobody_knows_whether_it_changed_that_is_said(left_out: LeftOut, p
 
 
 @needs_another_user
+def test_what_is_closed_to_the_run_was_closed_to_its_calls_too():
+    """So it hinders nothing, and is named: what others did in it is not undone."""
+    with a_place_for_anybody() as place:
+        theirs(place, "data", 0o700)
+        with as_ordinary_user():
+            store = place.store()
+            root = store.take().root
+            settle()
+            write(place, {"log": "1"})
+            restored = store.restore(root)
+        assert not (place.root / "log").exists()
+        assert (place.root / "data" / "f").read_text() == "theirs"
+        assert restored.left == ()
+        assert restored.reasons == ("data was not kept; it is closed to the user of this run, and so to its calls",)
+
+
+@needs_another_user
+def test_what_cannot_be_listed_but_entered_may_have_been_changed():
+    """There may be something in it that everybody can write."""
+    with a_place_for_anybody() as place:
+        theirs(place, "data", 0o711)
+        with as_ordinary_user():
+            store = place.store()
+            root = store.take().root
+            settle()
+            restored = store.restore(root)
+        unseen = "data was not kept, and the user of this run cannot see whether it has changed since"
+        assert restored.left == restored.reasons == (unseen,)
+
+
+@needs_another_user
+def test_what_was_open_since_may_have_been_changed():
+    with a_place_for_anybody() as place:
+        theirs(place, "data", 0o700)
+        with as_ordinary_user():
+            store = place.store()
+            root = store.take().root
+        settle()
+        (place.root / "data").chmod(0o777)
+        (place.root / "data").chmod(0o700)
+        with as_ordinary_user():
+            restored = store.restore(root)
+        assert restored.left == restored.reasons == ("data was not kept and has changed since",)
+
+
+@needs_another_user
 @pytest.mark.parametrize("mode", [0o755, 0o700], ids=["kept", "closed"])
 def test_what_the_run_may_not_remove_stays_and_all_else_is_put_back(mode: int):
     with a_place_for_anybody() as place:
