@@ -458,9 +458,12 @@ def _own_work(place: Workplace, base: str | None) -> list[str]:
         return []
     head = repository.head().commit
     excluded = place.config.snapshot.exclude
+    changes = repository.changes(head)
+    # What a filter has made of the commit's own content is nobody's work, and git finds no change there.
+    pristine = repository.stored_elsewhere(head, changes) if head else set()
     changed = [
         name
-        for name in sorted(repository.changes(head))
+        for name in sorted(changes.keys() - pristine)
         if not any(f"{name}/".startswith(f"{one}/") for one in excluded)
     ]
     own = [f"files of its own ({few(changed)})"] if changed else []

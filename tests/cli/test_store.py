@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -930,6 +931,28 @@ def test_a_session_of_another_repository_replaces_nothing(place: Place) -> None:
     assert "refs/heads/main was" in told.err
     place.clone()
     assert place.run("--resume").code == 0
+
+
+@pytest.mark.parametrize(("change", "code"), [("", 0), ("echo more >> big.bin", 13), ("chmod +x big.bin", 13)])
+def test_what_git_lfs_put_into_a_fresh_clone_is_nobodys_work(place: Place, change: str, code: int) -> None:
+    content = place.path / "content"
+    content.write_bytes(b"large\n" * 1000)
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256(content.read_bytes()).hexdigest()}\n"
+    place.origin.commit({"big.bin": f"{pointer}size 6000\n", ".gitattributes": "*.bin filter=lfs -text\n"})
+    place.killed()
+    clone = Repo(place.workspace)
+    clone.git("config", "filter.lfs.smudge", f"cat > {os.devnull}; cat {content}")
+    clone.git("config", "filter.lfs.clean", f"cat > {os.devnull}; git show HEAD:big.bin")
+    (place.workspace / "big.bin").unlink()
+    clone.git("checkout", "big.bin")
+    assert (place.workspace / "big.bin").read_bytes() == content.read_bytes()
+    assert clone.git("status", "--short") == ""
+    subprocess.run(change, shell=True, cwd=place.workspace, check=True)
+
+    ran = place.run("--resume")
+
+    assert ran.code == code, ran.err
+    assert ("files of its own (big.bin)" in ran.err) == (code == 13)
 
 
 def test_ignored_files_that_a_restore_takes_away_are_named(place: Place) -> None:

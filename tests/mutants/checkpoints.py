@@ -6,6 +6,24 @@ from tests.mutants.row import Mutant
 
 ROWS: tuple[Mutant, ...] = (
     Mutant(
+        name="lfs-is-nobodys-work",
+        guard="What git LFS has put into a fresh clone does not keep a session from being restored there",
+        file="src/endstate_action/successor.py",
+        old="        for name in sorted(changes.keys() - pristine)\n",
+        new="        for name in sorted(changes)\n",
+        tests=("tests/cli/test_store.py::test_what_git_lfs_put_into_a_fresh_clone_is_nobodys_work[-0]",),
+    ),
+    Mutant(
+        name="lfs-content-compared",
+        guard="A file under git LFS that is not what the commit's pointer stands for is somebody's work",
+        file="src/endstate_action/system/git.py",
+        old="            if changes[name] == stored:\n",
+        new="            if stored:\n",
+        tests=(
+            "tests/cli/test_store.py::test_what_git_lfs_put_into_a_fresh_clone_is_nobodys_work[echo more >> big.bin-13]",
+        ),
+    ),
+    Mutant(
         name="stored-is-here",
         guard="What is stored and is all here is not restored over what somebody has done since",
         file="src/endstate_action/successor.py",

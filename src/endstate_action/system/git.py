@@ -38,9 +38,9 @@ from endstate_action.system.git_call import (
 from endstate_action.system.git_message import identity, signature, with_trailer
 from endstate_action.system.git_owner import give_back
 from endstate_action.system.git_paths import Kind, at, kind, kind_of, problem, refused_name
-from endstate_action.system.git_trust import file_digest, is_from, is_held, trust_digest
+from endstate_action.system.git_trust import content_digest, file_digest, is_from, is_held, trust_digest
 from endstate_action.system.git_view import view
-from endstate_action.system.names import display
+from endstate_action.system.names import display, parse
 from endstate_action.system.tree import scan
 
 ATTRIBUTES = ("filter", "text", "eol", "ident", "working-tree-encoding")
@@ -50,6 +50,7 @@ NEWEST_COMMITS = 10_000
 
 _UNFINISHED = {"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert"}
 _GITLINK = b"160000 "
+_POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\noid sha256:([0-9a-f]{64})\nsize [0-9]+\n")
 _SPARSE = b"S"
 _OWN_REFS = ("refs/heads", "refs/tags", "refs/stash")
 
@@ -304,6 +305,25 @@ class Repository:
         """`changed_paths`, spelled as by `names.display`, each with a digest that tells whether it changes again."""
         changed = self.changed_paths(since)
         return {display(path): self._digest(path) for path in changed}
+
+    def stored_elsewhere(self, commit: str, changes: Mapping[str, str]) -> set[str]:
+        """Those of `changes` since the commit that are the very content for which it has a pointer of git LFS."""
+        attributes = self.attributes(map(parse, changes))
+        paths = {path for path, found in attributes.items() if found["filter"] == "lfs"}
+        listed = split(self._git.out("ls-tree", "-r", "-z", "--full-tree", commit)) if paths else []
+        found = set()
+        for about, _, path in (entry.partition(b"\t") for entry in listed):
+            mode, kind, blob = about.split(b" ")
+            if path not in paths or kind != b"blob":
+                continue
+            pointer, name = b"", display(path)
+            with suppress(GitError):  # a partial clone may not have it
+                pointer = self._git.out("cat-file", "blob", text(blob))
+            named = _POINTER.fullmatch(pointer)
+            stored = named and content_digest(bytes.fromhex(text(named[1])), is_program=mode == b"100755")
+            if changes[name] == stored:
+                found.add(name)
+        return found
 
     def nested(self) -> dict[str, str]:
         """The repositories inside the work tree, submodules that are checked out among them, ignored ones not: by name,

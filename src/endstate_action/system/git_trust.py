@@ -30,6 +30,11 @@ def trust_digest(listing: bytes, root: Path, git_dir: Path, common_dir: Path, re
     return digest(canonical([digest(listing), contents, _links(git_dir, common_dir, ref)]))
 
 
+def content_digest(sha256: bytes, *, is_program: bool) -> str:
+    """The `file_digest` of a file with that content."""
+    return digest((b"program " if is_program else b"file ") + sha256)
+
+
 def file_digest(file: Path) -> str:
     """Of kind, executable bit and content; of a link its target's name, which is not followed."""
     try:
@@ -37,9 +42,8 @@ def file_digest(file: Path) -> str:
             return digest(b"link " + os.fsencode(file.readlink()))
         with open(os.open(file, _FILE), "rb") as opened:
             found = os.fstat(opened.fileno())
-            kind = b"program " if found.st_mode & stat.S_IXUSR else b"file "
             content = hashlib.file_digest(opened, "sha256").digest() if stat.S_ISREG(found.st_mode) else b"none"
-            return digest(kind + content)
+            return content_digest(content, is_program=bool(found.st_mode & stat.S_IXUSR))
     except FileNotFoundError:
         return "absent"
     except OSError as error:
