@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from endstate_action.account import Around, account
-from endstate_action.agent.observe import changed_since
+from endstate_action.agent.observe import NAMED_AT_MOST, changed_since
 from endstate_action.agent.policy import Policy
 from endstate_action.ci import evidence as told
 from endstate_action.ci.commit import Change, Commits, Moved, Plan, Target, own_branch
@@ -25,8 +25,8 @@ from endstate_action.ci.marker import Marker, parse_marker
 from endstate_action.ci.outcome import Absent, Applied, Denied, Failure, Outcome, Rejected, TooLate, is_final
 from endstate_action.ci.patch import Patch, make_patch
 from endstate_action.ci.pull_request import Author, Conversation, PostedComment, Viewer
+from endstate_action.ci.render import BESIDE_IT, earlier_of
 from endstate_action.ci.render import comment as render_comment
-from endstate_action.ci.render import earlier_of
 from endstate_action.config import DEFAULT_CONFIG, Config
 from endstate_action.effects import digest
 from endstate_action.errors import InputError
@@ -47,6 +47,7 @@ SENDER_S = 30.0
 _GONE = "deleted"
 _MOST_FENCES = 3
 """So often the fence is read anew for one delivery, where GitHub takes long to answer."""
+_KINDS = {"heads": "branch", "tags": "tag"}
 _AUTHOR = ("endstate[bot]", "endstate@users.noreply.github.com")
 _SUBJECT_CHARACTERS = 72
 _REFERENCE = re.compile(r"([@#](?=\w)|\bGH-(?=\d)|/(?:issues|pull)/(?=\d))", re.IGNORECASE)
@@ -139,6 +140,8 @@ class Delivery:
     """Why git could not tell what was changed, as the end of a sentence; empty where it could."""
     withheld: str = field(init=False, default="")
     """What is not in the patch, and why, as a sentence."""
+    apart: str = field(init=False, default="")
+    """What was left beside the result, as a sentence."""
     pinned: int = field(init=False, default=0)
     """How many records a checkpoint must have to hold what is to be delivered."""
 
@@ -146,6 +149,7 @@ class Delivery:
         """Deliver what the outbox holds of this task. Never raises for what GitHub does."""
         if self.repository is None:
             return self._announce(result, None, None, None)
+        self.apart = left_apart(self.session.state, self.repository)
         base = self.session.state.begun.bound.get("base")
         try:
             with aside(self.repository, self.environ, base) as seen:
@@ -426,6 +430,8 @@ class Delivery:
             uncommitted = told.Uncommitted(patch_file=None)
         if self.unread and not any(self.unread in problem for problem in problems):
             notes = (f"Git{self.unread.removeprefix('git')}", *problems)
+        if self.apart:
+            notes = (self.apart, *notes)
         departed = self.shipper.departed if self.shipper else None
         if departed and departed.shipped and departed.problem:
             notes = (*notes, f"Nothing newer than that checkpoint was stored, since {departed.problem.reason}")
@@ -547,6 +553,27 @@ def _changes(changed: Sequence[Changed], contents: Mapping[str, bytes]) -> list[
         else:
             made.append(Change(change.path, after.mode, lambda blob=after.id: contents[blob]))  # type: ignore[arg-type,misc]
     return made
+
+
+def left_apart(state: State, repository: Repository | None) -> str:
+    """What branches, tags and stashes have since the session began and its result has not; empty where nothing is.
+
+    A result is what is checked out at the end, so this would otherwise go with the machine unseen.
+    """
+    bound = state.begun.bound
+    if repository is None or "apart" not in bound:
+        return ""
+    try:
+        found = repository.apart([base] if (base := bound.get("base")) else [])
+    except GitError:
+        return ""  # of a broken checkout the rest may still be delivered
+    names = [f"{_in_words(ref)} ({commit[:12]})" for ref, commit in found.items() if commit not in bound["apart"]]
+    return f"{BESIDE_IT}, which is what was checked out at the end: {few(names, NAMED_AT_MOST)}." if names else ""
+
+
+def _in_words(ref: str) -> str:
+    kind, _, name = ref.removeprefix("refs/").partition("/")
+    return f"{_KINDS[kind]} {short(name)}" if kind in _KINDS else "a stash"
 
 
 def own_commits(state: State, repository: Repository | None) -> tuple[told.Commit, ...]:

@@ -19,7 +19,7 @@ from endstate_action.ci.marker import parse_marker
 from endstate_action.ci.outcome import Applied
 from endstate_action.ci.pull_request import Conversation, Viewer, viewer_of
 from endstate_action.config import Settings
-from endstate_action.deliver import Delivery, Place, Result, own_commits
+from endstate_action.deliver import Delivery, Place, Result, left_apart, own_commits
 from endstate_action.errors import InputError, UnknownSession
 from endstate_action.run import Announcement, Choice, Finishing, Ports, run
 from endstate_action.state.totals import effects_started
@@ -140,6 +140,7 @@ def _evidence(finishing: Finishing, environ: Mapping[str, str]) -> Evidence:
         published=published,
         commits=own_commits(state, repository),
         uncommitted=Uncommitted(patch_file=None) if published and published.changed else None,
+        notes=tuple(filter(None, [left_apart(state, repository)])),
     )
     return account(state, around)
 

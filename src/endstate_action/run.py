@@ -1005,6 +1005,7 @@ class _Story:
             "trust": self.repository.trust(),
             "dirty": self.repository.changes(base),
             "nested": self.repository.nested(),
+            "apart": sorted({*self.repository.apart([base] if base else []).values()}),
             "git-file": self.repository.file(),
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -292,6 +293,41 @@ def test_what_a_fresh_checkout_does_not_mend_ends_as_before_and_promises_nothing
             if commit == "branch":
                 assert all("another one would end in the same way" in said for said in (comment["body"], ran.log))
                 assert all("a re-run looks again" not in said for said in (comment["body"], ran.log))
+
+
+@pytest.mark.parametrize("commit", ["none", "branch"])
+def test_work_on_another_branch_or_in_a_stash_is_named_and_not_called_nothing(tmp_path: Path, commit: str) -> None:
+    """A result is what is checked out at the end; what lies beside it would go with the machine unseen."""
+    secret = f"{API_KEY[:9]}''{API_KEY[9:]}"  # the whole of it no call is given
+    command = (
+        "git checkout -q -b fix && echo 2 > app.py && git -c user.name=n -c user.email=n@x commit -qam fix && "
+        "git checkout -q - && echo w > wip.txt && git add wip.txt && "
+        f"git -c user.name=n -c user.email=n@x stash -q && git branch {secret} fix && git branch same"
+    )
+    with stage(tmp_path, turns(answer(call("bash", command=command)), answer("I fixed it."))) as job:
+        who = {f"GIT_{role}_{what}": "n@x" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        when = {f"GIT_{role}_DATE": "@1 +0000" for role in ("AUTHOR", "COMMITTER")}
+        job.prepare = lambda workspace: subprocess.run(
+            ["sh", "-ec", "git tag -m before before $(git commit-tree -m before HEAD^{tree})"],
+            cwd=workspace,
+            env={**os.environ, **who, **when},
+            check=True,
+        )
+        job.kill_at_request(2)
+        assert job.attempt(1, commit=commit).code == -9
+        job.on_request = lambda number: None
+        ran = job.attempt(2, commit=commit)
+        assert (ran.code, ran.conclusion) == (0, "success"), ran.log
+        note = json.loads(Path(ran.outputs["evidence-file"]).read_text())["notes"][0]
+        assert note.startswith("Left beside this result, which is what was checked out at the end: branch fix (")
+        assert "a stash (" in note
+        assert all(words not in note for words in (API_KEY, "before", "same"))
+        (comment,) = job.github.comments
+        for text in (comment["body"], ran.summary):
+            assert "No file was changed." in text
+            assert "Nothing was changed." not in text
+            assert "**Left beside this result" in text
+            assert "branch fix " in text
 
 
 def test_the_error_sends_nobody_to_a_comment_that_is_not_there(tmp_path: Path) -> None:

@@ -70,6 +70,34 @@ ROWS: tuple[Mutant, ...] = (
         tests=("tests/cli/test_run.py::test_a_configuration_that_leads_nowhere_is_not_taken_for_none",),
     ),
     Mutant(
+        name="left-beside",
+        guard="Work on another branch or in a stash is named beside a result that has not got it",
+        file="src/endstate_action/deliver.py",
+        old="notes = (self.apart, *notes)",
+        new="pass",
+        tests=(
+            "tests/action/test_delivery.py::test_work_on_another_branch_or_in_a_stash_is_named_and_not_called_nothing",
+        ),
+    ),
+    Mutant(
+        name="left-beside-before",
+        guard="What a branch had when the session began is not told as left by it",
+        file="src/endstate_action/deliver.py",
+        old=' if commit not in bound["apart"]]',
+        new="]",
+        tests=(
+            "tests/unit/test_deliver.py::test_what_a_branch_has_that_the_result_has_not_is_told_beside_what_is_delivered",
+        ),
+    ),
+    Mutant(
+        name="left-beside-broken",
+        guard="A branch that git cannot follow costs the result nothing",
+        file="src/endstate_action/deliver.py",
+        old='    except GitError:\n        return ""  # of a broken',
+        new='    except KeyError:\n        return ""  # of a broken',
+        tests=("tests/unit/test_deliver.py::test_what_is_beside_a_result_costs_it_nothing_where_git_cannot_tell",),
+    ),
+    Mutant(
         name="change-since-it-left",
         guard="What the target branch got meanwhile is no change of the pull request's",
         file="src/endstate_action/action.py",

@@ -639,6 +639,44 @@ def test_a_secret_in_the_name_of_a_branch_stops_the_commit(scene: Scene) -> None
     assert SECRET not in str([r.body for r in scene.github.received] + [r.path for r in scene.github.received])
 
 
+# What is beside the result
+
+
+def test_what_a_branch_has_that_the_result_has_not_is_told_beside_what_is_delivered(scene: Scene) -> None:
+    """Its name is text of somebody else's; what is there already when the session begins is no work of the task."""
+    made = scene.repo.git("commit-tree", "-m", "made", f"{scene.base}^{{tree}}")
+    before = scene.repo.git("commit-tree", "-m", "before", f"{scene.base}^{{tree}}")
+    for name, commit in (("@alice/`x`", made), ("before", before), ("same", scene.base)):
+        scene.repo.git("branch", name, commit)
+    scene.session.state.begun.bound["apart"] = [before]  # type: ignore[index]
+    announced = scene.attempt()
+    scene.stands(announced)
+    (note,) = announced.evidence.notes
+    assert note == (
+        f"Left beside this result, which is what was checked out at the end: branch @alice/`x` ({made[:12]})."
+    )
+    body = scene.github.comments[0]["body"]
+    assert "**Left beside this result" in body
+    assert "branch @alice" not in body
+
+
+def test_of_a_session_without_a_record_of_what_was_there_nothing_is_called_left_beside(scene: Scene) -> None:
+    scene.repo.git("branch", "x", scene.repo.git("commit-tree", "-m", "made", f"{scene.base}^{{tree}}"))
+    assert scene.attempt().evidence.notes == ()
+
+
+def test_what_is_beside_a_result_costs_it_nothing_where_git_cannot_tell(scene: Scene) -> None:
+    scene.session.state.begun.bound["apart"] = []  # type: ignore[index]
+    tree = scene.repo.git("rev-parse", f"{scene.base}^{{tree}}")
+    gone = scene.repo.git("commit-tree", "-m", "gone", tree)
+    child = scene.repo.git("commit-tree", "-m", "child", "-p", gone, tree)
+    scene.repo.git("branch", "fix", child)
+    (scene.repo.path / ".git/objects" / gone[:2] / gone[2:]).unlink()
+    announced = scene.attempt()
+    scene.stands(announced)
+    assert announced.evidence.notes == ()
+
+
 # What git cannot read
 
 

@@ -209,6 +209,8 @@ def _seq(kind: str, which: int = 0) -> int:
         (_seq("begun"), "bound", {"git-file": 1}),
         (_seq("begun"), "bound", {"dirty": []}),
         (_seq("begun"), "bound", {"nested": {"a": 1}}),
+        (_seq("begun"), "bound", {"apart": "x"}),
+        (_seq("begun"), "bound", {"apart": [1]}),
         (_seq("frozen"), "tools", ["x"]),
         (_seq("frozen"), "contracts", [{"name": "read"}]),
         (_seq("frozen"), "contracts", [{"name": "read", "effect": 1, "schema": ""}]),

@@ -30,6 +30,8 @@ _MOST_EARLIER = 10
 _EARLIER_UNITS = 600
 _SAID_UNITS = 30_000
 _DIFF_UNITS = 20_000
+BESIDE_IT = "Left beside this result"
+"""With this the note begins of what the task left beside what was checked out."""
 _IN_THE_FILE = "in the evidence file"
 _SHORT = 12
 _REASON_UNITS = 4000
@@ -290,15 +292,19 @@ def _changed_in_short(evidence: Evidence) -> str:
         return "What was changed could not be told." if is_unread(evidence) else ""
     if not evidence.changed_files:
         left_out = len(evidence.trees.left_out)
-        return (
-            f"{count_of(left_out, 'changed path')}, which no commit can hold." if left_out else "Nothing was changed."
-        )
+        if left_out:
+            return f"{count_of(left_out, 'changed path')}, which no commit can hold."
+        return "No file was changed." if _apart(evidence) else "Nothing was changed."
     delivered = _delivered(evidence)
     files = f"{count_of(len(evidence.changed_files), 'file')} changed"
     files += f" (and {len(evidence.trees.left_out)} that no commit can hold)" if evidence.trees.left_out else ""
     if delivered:
         return f"{files}, committed as {delivered.id[:_SHORT]} to {plain(delivered.branch or '', 120)}."
     return f"{files}, not committed." if evidence.uncommitted else f"{files}."
+
+
+def _apart(evidence: Evidence) -> str:
+    return next((note for note in evidence.notes if note.startswith(BESIDE_IT)), "")
 
 
 def _is_delivered_later(evidence: Evidence) -> bool:
@@ -357,6 +363,13 @@ def _advice(evidence: Evidence, *, is_final: bool, is_kept: bool) -> Iterator[st
     now = _what_now(evidence.conclusion, evidence.reason, is_final=is_final, is_kept=is_kept, has_patch=bool(file))
     if now:
         yield look_again(evidence) if is_looked_at_again else now
+    if apart := _apart(evidence):
+        kept = " and in its newest checkpoint" if evidence.durability.checkpoint else " alone"
+        yield (
+            f"**{plain(apart, 800)}** What only that has is in no commit and no patch of this result: it is on this "
+            f"run's machine{kept}. To have it, ask in a new run for the change in the files that are checked out, with "
+            "no other branch and no stash."
+        )
     if evidence.accepted_mismatches:
         shown = "; ".join(plain(m, 200) for m in evidence.accepted_mismatches[:5])
         yield f"**Continued on purpose under another contract:** {shown}."

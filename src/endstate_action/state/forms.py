@@ -110,7 +110,9 @@ def _words(text: Any) -> Any:
 def _bound(bound: Any) -> Any:
     names = [bound.get(name) for name in ("workspace", "base", "base-tree", "trust", "asked-in", "git-file")]
     trees = [bound.get(name, {}) for name in ("dirty", "nested")]
+    apart = bound.get("apart", [])
     is_whole = _only(str, (name for name in names if name is not None)) and _only(dict, trees)
+    is_whole = is_whole and type(apart) is list and _only(str, apart)
     if not is_whole or not all(_only(str, (found for found in tree.values() if found is not None)) for tree in trees):
         raise ValueError("what it is bound to is no workspace")
     return bound

@@ -193,6 +193,17 @@ class Repository:
         alone = set(text(known).split())
         return [ref for tip, ref in refs if tip in alone]
 
+    def apart(self, but: Iterable[str]) -> dict[str, str]:
+        """Of `tips`, those whose work is neither in HEAD, nor in a branch of a remote repository, nor in `but`."""
+        tips, head = self.tips(), self.head().commit
+        peeled = text(self._git.out("for-each-ref", "--format=%(refname) %(*objectname)", "refs/tags")).splitlines()
+        commits = tips | {name: commit for name, _, commit in (line.rpartition(" ") for line in peeled) if commit}
+        known = [*but, head] if head else [*but]
+        options = ("rev-list", "--ignore-missing")
+        found = self._git.out(*options, *commits.values(), "--not", "--remotes", *known) if commits else b""
+        alone = set(text(found).split())
+        return {name: commit for name, commit in commits.items() if commit in alone}
+
     def file(self) -> str | None:
         """What the file `.git` of a linked work tree or submodule says; None where `.git` is the git directory."""
         place = self.root / ".git"
