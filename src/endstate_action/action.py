@@ -70,7 +70,7 @@ from endstate_action.ci.trust import (
     skipped,
     with_pull_request,
 )
-from endstate_action.ci.workflow import Log, RunnerFiles, Value, as_inputs
+from endstate_action.ci.workflow import Log, RunnerFiles, Value, as_inputs, as_output
 from endstate_action.config import Settings, parse_choice, parse_repository_path, parse_settings
 from endstate_action.deliver import Announced, Delivery, Place, Result
 from endstate_action.durable import Line
@@ -915,8 +915,11 @@ class _Asked:
                 # Files stay behind with their machine.
                 "evidence-file": None,
                 "patch-file": None,
+                # As it was stated, since a longer one may not fit.
+                "final-message": as_output(result.final_message),
                 "prompt-ids": [p.id for p in state.prompts],
-                "bound": dict(state.begun.bound),
+                # Nothing is gone on with from here, so that what the checkout held then is of no use.
+                "bound": {n: told for n, told in state.begun.bound.items() if n not in ("dirty", "nested", "apart")},
             }
         return Announcement(outputs, word)
 

@@ -77,6 +77,24 @@ def test_a_finished_step_says_all_and_asked_again_only_repeats_it(job: Job) -> N
     assert written(job) == writes
 
 
+def test_a_result_that_says_much_is_delivered_once_however_often_it_is_run_again(tmp_path: Path) -> None:
+    """However long the message is, and whatever the checkout held at the start."""
+    with stage(tmp_path, turns(answer(call("write", path="a", content="A")), answer("é" * 80_000))) as job:
+
+        def fill(workspace: Path) -> None:
+            for number in range(3_000):
+                (workspace / f"{number:0150}").write_text("x")
+
+        job.prepare = fill
+        ran = done(job.attempt(1))
+        comments = [dict(c) for c in job.github.comments]
+        again = done(job.attempt(2))
+        assert "finished and delivered before" in again.log
+        assert again.outputs == {**ran.outputs, "evidence-file": "", "patch-file": ""}
+        assert job.github.comments == comments
+        assert len(job.api.requests) == 2
+
+
 def written(job: Job) -> int:
     return sum(r.method != "GET" and r.operation != "viewer" for r in job.github.received)
 

@@ -24,6 +24,36 @@ ROWS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        name="done-without-checkout",
+        guard="However much the checkout held at the start, a finished session leaves word that it is finished",
+        file="src/endstate_action/action.py",
+        old=' if n not in ("dirty", "nested", "apart")}',
+        new="}",
+        tests=(
+            "tests/action/test_step.py::test_a_result_that_says_much_is_delivered_once_however_often_it_is_run_again",
+        ),
+    ),
+    Mutant(
+        name="done-fits",
+        guard="However much a finished session has to say, it leaves word that it is finished",
+        file="src/endstate_action/state/checkpoint/build.py",
+        old="0, 0, 0, fitting(outputs))",
+        new="0, 0, 0, outputs)",
+        tests=(
+            "tests/unit/state/checkpoint/test_build.py::test_of_outputs_that_are_too_large_what_fits_is_left_behind",
+        ),
+    ),
+    Mutant(
+        name="done-as-stated",
+        guard="A finished session asked again states the message that it stated before",
+        file="src/endstate_action/action.py",
+        old='                "final-message": as_output(result.final_message),\n',
+        new="",
+        tests=(
+            "tests/action/test_step.py::test_a_result_that_says_much_is_delivered_once_however_often_it_is_run_again",
+        ),
+    ),
+    Mutant(
         name="stored-is-here",
         guard="What is stored and is all here is not restored over what somebody has done since",
         file="src/endstate_action/successor.py",

@@ -155,12 +155,12 @@ def output_entry(name: str, value: Value, random: Callable[[], str] = _random) -
     """What states one output in the file. The delimiter does not occur in the value, so no value ends itself."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of an output")
-    text = _as_text(value)
+    text = as_output(value)
     delimiter = f"end-{_absent(text, random)}"
     return f"{name}<<{delimiter}\n{text}\n{delimiter}\n"
 
 
-def _as_text(value: Value) -> str:
+def as_output(value: Value) -> str:
     """At most 64 KiB. GitHub hands outputs on as text, where NUL would end them."""
     if value is None:
         return ""

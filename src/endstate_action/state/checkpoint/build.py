@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from endstate_action.errors import StateError
-from endstate_action.state.checkpoint.manifest import MAX_PACK_BYTES, About, Manifest, Part, needed, parse
+from endstate_action.state.checkpoint.manifest import MAX_PACK_BYTES, About, Manifest, Part, fitting, needed, parse
 from endstate_action.state.keys import MAX_EFFECTS
 from endstate_action.state.records import Delivering, Observed, Record, Started, Unseen, decode
 from endstate_action.state.seal import Key, seal
@@ -164,7 +164,7 @@ class Builder:
             SecretInside: the outputs hold a secret.
         """
         fold = self._folded(self._rows_after(self._fold.records))
-        manifest = self._manifest(sequence, fold, fold.records + 1, (), 0, 0, 0, outputs)
+        manifest = self._manifest(sequence, fold, fold.records + 1, (), 0, 0, 0, fitting(outputs))
         self._refuse_secret(manifest.encode())
         return self._sealed(manifest, fold, b"", b"")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NoReturn
@@ -111,6 +112,28 @@ class Manifest:
         return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
+def fitting(outputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The outputs as a finished session leaves them: a long message is cut, a long list of files left out.
+
+    The session itself has all of it. Without what is left here each re-run would deliver once more.
+    """
+    made = dict(outputs)
+    sizes = {name: _size(made.get(name)) for name in ("final-message", "changed-files")}
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        if (over := _size(made) - MAX_OUTPUTS_BYTES) > 0 and name in made:
+            made[name] = _cut(made[name], sizes[name] - over) if name == "final-message" else None
+    return made
+
+
+def _cut(text: str, room: int) -> str:
+    """Its beginning that takes at most so many bytes as JSON."""
+    return text[: max(0, bisect_right(range(len(text) + 1), room, key=lambda end: _size(text[:end])) - 1)]
+
+
+def _size(value: object) -> int:
+    return len(json.dumps(value))
+
+
 def needed(manifests: Iterable[Manifest]) -> set[str]:
     """The keys without which one of these checkpoints could not be read."""
     return {key for manifest in manifests for key in (manifest.key, *(part.key for part in manifest.parts))}
@@ -149,7 +172,7 @@ def _manifest(found: dict[str, Any], about: About) -> Manifest:
         raise ValueError("at")
     if type(found["is_done"]) is not bool:
         raise ValueError("is_done")
-    if not isinstance(outputs, dict) or len(json.dumps(outputs)) > MAX_OUTPUTS_BYTES:
+    if not isinstance(outputs, dict) or _size(outputs) > MAX_OUTPUTS_BYTES:
         raise ValueError("outputs")
     return Manifest(
         about,

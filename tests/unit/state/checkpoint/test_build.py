@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import zlib
 from itertools import pairwise
@@ -328,9 +329,24 @@ def test_a_journal_that_could_not_be_read_back_is_not_shipped(spoil):
         builder(journal).build(1)
 
 
-def test_outputs_that_are_too_large_are_not_shipped():
+@pytest.mark.parametrize("message", ["x" * 300_000, "é" * 80_000, "\0" * 60_000, "x" * 9 + "😀" * 60_000, ""])
+@pytest.mark.parametrize("files", [["a"], [f"{number:0100}" for number in range(5_000)]])
+def test_of_outputs_that_are_too_large_what_fits_is_left_behind(message, files):
+    """Without it each re-run would deliver once more."""
+    outputs = {"conclusion": "success", "final-message": message, "changed-files": files, "prompt-ids": ["p"]}
+    found = manifest_of(builder(Journal()).done(1, outputs)).outputs
+    assert (found["conclusion"], found["prompt-ids"]) == ("success", ["p"])
+    assert message.startswith(found["final-message"])
+    if len(files) == 1:
+        assert found["changed-files"] == files
+        assert len(json.dumps(found)) > 250_000 or not message
+    else:
+        assert found["changed-files"] is None
+
+
+def test_outputs_that_are_too_large_in_any_other_way_are_not_shipped():
     with pytest.raises(StateError, match="read back"):
-        builder(Journal()).done(1, {"final-message": "x" * 300_000})
+        builder(Journal()).done(1, {"prompt-ids": ["x" * 300_000]})
 
 
 def test_rows_recorded_while_it_is_made_are_in_it_or_are_not():
