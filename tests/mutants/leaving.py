@@ -6,6 +6,14 @@ from tests.mutants.row import Mutant
 
 ROWS: tuple[Mutant, ...] = (
     Mutant(
+        name="restore-look-no-witness",
+        guard="What a restore finds is no word for what the snapshot of another machine left out",
+        file="src/endstate_action/state/snapshot/__init__.py",
+        old="        if taken.root != root:\n",
+        new="        if True:\n",
+        tests=("tests/unit/state/snapshot/test_restore.py::test_where_nobody_knows_whether_it_changed_that_is_said",),
+    ),
+    Mutant(
         name="upload-ours",
         guard="What cannot be built is answered at once, since waiting changes nothing",
         file="src/endstate_action/state/uploader.py",
@@ -358,9 +366,11 @@ ROWS: tuple[Mutant, ...] = (
         name="roll-back-time",
         guard="A look before a roll-back does not count as the call's",
         file="src/endstate_action/state/snapshot/__init__.py",
-        old="        self._note_time(taken, again=False)\n        return taken.root\n",
-        new="        self._note_time(taken, again=True)\n        return taken.root\n",
-        tests=("tests/unit/state/snapshot/test_restore.py::test_that_what_was_left_out_has_changed_is_said",),
+        old="            self._note_time(taken, again=False)\n",
+        new="            self._note_time(taken, again=True)\n",
+        tests=(
+            "tests/unit/state/snapshot/test_restore.py::test_that_it_has_changed_is_said_also_after_a_restore_has_looked",
+        ),
     ),
     Mutant(
         name="restored-refs-named",

@@ -52,7 +52,7 @@ class Snapshots(Protocol):
 
     def confirm(self, root: str) -> None: ...
 
-    def before_restore(self) -> str: ...
+    def before_restore(self, root: str) -> str: ...
 
     def restore(self, root: str, *, keep: bool = True) -> Restored: ...
 
@@ -170,7 +170,7 @@ class Observer:
             raise SnapshotDamaged(f"There are no snapshots here, so {root} was not restored. Nothing was changed.")
         self._last = None
         before = self._refs()
-        kept = self._snapshots.before_restore()
+        kept = self._snapshots.before_restore(root)
         if kept != root:
             begin(kept, before)
         restored = self._snapshots.restore(root)

@@ -152,10 +152,12 @@ class SnapshotStore:
         self._remember()
         return taken
 
-    def before_restore(self) -> str:
-        """The root of what a restore would replace now, durable when this returns."""
+    def before_restore(self, root: str) -> str:
+        """The root of what a restore of `root` would replace now, durable when this returns."""
         taken = self._present()
-        self._note_time(taken, again=False)
+        # That what is here looks the same tells nothing of what was left out, elsewhere perhaps.
+        if taken.root != root:
+            self._note_time(taken, again=False)
         return taken.root
 
     def is_at(self, root: str) -> bool:
@@ -228,7 +230,7 @@ class SnapshotStore:
         return self._restore(load(self._objects, journal.root), journal, keep=True) if journal else None
 
     def _restore(self, target: Content, begun: Journal | None, *, keep: bool) -> Restored:
-        present = load(self._objects, self.before_restore())
+        present = load(self._objects, self.before_restore(target.root))
         differences = list(compare(self._objects, present, target))
         self._check(target, differences)
         is_same = not differences and present.git == target.git
