@@ -75,7 +75,7 @@ from endstate_action.config import Settings, parse_choice, parse_repository_path
 from endstate_action.deliver import Announced, Delivery, Place, Result
 from endstate_action.durable import Line
 from endstate_action.errors import EndstateError, InputError, Interrupted, Locked, StateError, Superseded
-from endstate_action.messages import count_of
+from endstate_action.messages import count_of, dollars
 from endstate_action.restoring import Arrived
 from endstate_action.run import (
     AlreadyDelivered,
@@ -793,7 +793,7 @@ class _Asked:
                 }
                 self.groups.enter_context(log.group("What the agent does"))
             case StepEnded():
-                cost = "cost unknown" if event.cost_usd is None else f"${event.cost_usd:.2f}"
+                cost = "cost unknown" if event.cost_usd is None else dollars(event.cost_usd)
                 log.say(f"step {event.step} · {count_of(event.calls, 'call')} · {cost}")
                 self.steps = event.step
                 self.step.told |= {"steps": event.step, "cost-usd": event.cost_usd}

@@ -6,11 +6,12 @@ Messages API. It is kept verbatim, since a provider rejects a thinking block tha
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, SupportsFloat
 
 Block = Mapping[str, Any]
 Role = Literal["user", "assistant"]
@@ -137,6 +138,14 @@ def count_of(number: int, noun: str) -> str:
     if number != 1:
         noun += "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}"
+
+
+def dollars(usd: SupportsFloat | str) -> str:
+    """`$5.00`, `$0.0012`: to the cent, or to the first two digits that are not zero, since a little is not nothing."""
+    amount = float(usd)
+    if amount == 0 or amount >= 0.01:
+        return f"${amount:.2f}"
+    return f"${amount:.{1 - math.floor(math.log10(amount))}f}".rstrip("0")
 
 
 def scrub(text: str) -> str:

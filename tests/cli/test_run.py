@@ -287,6 +287,23 @@ def test_cost_is_counted_from_the_prices_of_the_configuration(workspace: Path) -
     assert ran.json["cost-usd"] == "2"
 
 
+def test_a_limit_of_less_than_a_cent_is_told_with_its_digits(workspace: Path) -> None:
+    prices = "prices: {m: {input: 1400, output: 0}}\n"
+    (workspace / "endstate.yml").write_text(prices)
+    reply = calls(("glob", {"pattern": "*"})) | {"model": "m", "usage": {"input_tokens": 1}}
+
+    ran = endstate(
+        workspace,
+        *("run", "do it", "--max-cost-usd", "0.001", "--json", "--config-file", "endstate.yml"),
+        *script(workspace, reply, reply),
+    )
+
+    assert (ran.code, ran.json["reason"]) == (1, "max-cost-usd: $0.0014 of $0.001 is spent")
+    assert "stopped (max-cost-usd: $0.0014 of $0.001 is spent) · 1 attempt · 1 step · $0.0014" in ran.err
+    listed = endstate(workspace, "sessions", "list")
+    assert " $0.0014 " in listed.out
+
+
 def test_a_finished_session_asked_again_says_the_same(workspace: Path) -> None:
     playing = script(workspace, {"text": "the answer"})
     endstate(workspace, "run", "do it", *playing)

@@ -1608,6 +1608,14 @@ MUTANTS: tuple[Mutant, ...] = (
         needs="bwrap",
     ),
     Mutant(
+        name="money-digits",
+        guard="What is less than a cent is not said to be nothing",
+        file="src/endstate_action/messages.py",
+        old="    if amount == 0 or amount >= 0.01:\n",
+        new="    if True:\n",
+        tests=("tests/cli/test_run.py::test_a_limit_of_less_than_a_cent_is_told_with_its_digits",),
+    ),
+    Mutant(
         name="install-permission",
         guard="Nothing is installed without permission",
         file="src/endstate_action/system/sandbox_install.py",

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endstate_action.messages import Message, ToolCall, ToolResult, is_blank, scrub, scrub_json, tool_calls
+from endstate_action.messages import (
+    Message,
+    ToolCall,
+    ToolResult,
+    dollars,
+    is_blank,
+    scrub,
+    scrub_json,
+    tool_calls,
+)
 
 INVISIBLE = ["", " \n\t", "\u200b", "\ufeff\u00a0", "\u2028\x00", "\u3164", "\ufe0f\u034f", "\u115f\u1160\U000e0100"]
 
@@ -61,3 +70,19 @@ def test_what_is_scrubbed_names_no_file_that_was_not_meant(tmp_path):
 
 def test_nothing_at_all_is_blank():
     assert is_blank("")
+
+
+@pytest.mark.parametrize(
+    ("usd", "said"),
+    [
+        ("0", "$0.00"),
+        ("5", "$5.00"),
+        ("0.01", "$0.01"),
+        ("0.00999", "$0.01"),
+        ("0.001", "$0.001"),
+        ("0.00123", "$0.0012"),
+        ("0.0000004", "$0.0000004"),
+    ],
+)
+def test_money_has_as_many_digits_as_it_takes(usd, said):
+    assert dollars(usd) == said

@@ -46,7 +46,7 @@ from endstate_action.errors import (
     Superseded,
     UnknownSession,
 )
-from endstate_action.messages import Message, ToolCall, Usage, scrub
+from endstate_action.messages import Message, ToolCall, Usage, dollars, scrub
 from endstate_action.state.fold import State
 from endstate_action.state.records import (
     Asked,
@@ -548,7 +548,7 @@ class AgentLoop:
             return stop
         cost = self._cost()
         if limits.max_cost_usd is not None and cost is not None and cost >= limits.max_cost_usd:
-            return f"max-cost-usd: ${cost:.2f} of ${limits.max_cost_usd:.2f} is spent"
+            return f"max-cost-usd: {dollars(cost)} of {dollars(limits.max_cost_usd)} is spent"
         if self._clock() >= self._deadline:
             raise TimeIsUp
         return None

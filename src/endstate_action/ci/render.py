@@ -17,7 +17,7 @@ from endstate_action.ci.evidence import Attempt, ChangedFile, Commit, Evidence, 
 from endstate_action.ci.markdown import block, bullets, code, folded, kept_line, link, plain, prose, units
 from endstate_action.ci.marker import Marker, parse_marker
 from endstate_action.ci.patch import Patch
-from endstate_action.messages import count_of
+from endstate_action.messages import count_of, dollars
 
 COMMENT_UNITS = 65_000
 """GitHub takes 65,536 characters; UTF-16 units, counted here, are never fewer."""
@@ -284,7 +284,7 @@ def _question(asked_in: str | None) -> Iterator[str]:
 def _facts(evidence: Evidence) -> Iterator[str]:
     yield count_of(evidence.steps, "step")
     least = "at least " if evidence.spent.at_least else ""
-    yield f"{least}${_money(evidence.spent.usd)}" if evidence.spent.usd is not None else "cost unknown"
+    yield f"{least}{dollars(evidence.spent.usd)}" if evidence.spent.usd is not None else "cost unknown"
 
 
 def _changed_in_short(evidence: Evidence) -> str:
@@ -605,9 +605,3 @@ def _as_earlier(marker: Marker, lines: Sequence[str]) -> str:
 def _delivered(evidence: Evidence) -> Commit | None:
     """The newest commit that was pushed."""
     return next((commit for commit in reversed(evidence.commits) if commit.branch is not None), None)
-
-
-def _money(usd: str) -> str:
-    """To the cent, or to the first two digits that are not zero."""
-    amount = float(usd)
-    return f"{amount:.2f}" if amount >= 0.01 or amount == 0 else f"{amount:.2g}"

@@ -27,7 +27,7 @@ import click
 
 from endstate_action import __version__
 from endstate_action.errors import EndstateError, InputError, Interrupted, Mismatch, StateError
-from endstate_action.messages import count_of
+from endstate_action.messages import count_of, dollars
 from endstate_action.system.signals import heeded, hold, release
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def _conclusion(error: EndstateError) -> str:
 def _money(usd: SupportsFloat | str | None, may_have_lost: bool) -> str:
     if usd is None:
         return "cost unknown"
-    return f"{'at least ' if may_have_lost else ''}${float(usd):.2f}"
+    return f"{'at least ' if may_have_lost else ''}{dollars(usd)}"
 
 
 def _defect(error: Exception, as_json: bool) -> int:

@@ -23,7 +23,7 @@ from endstate_action.cli import (
     cli,
     printable,
 )
-from endstate_action.messages import count_of
+from endstate_action.messages import count_of, dollars
 
 if TYPE_CHECKING:
     from endstate_action.state.directory import StateDirectory
@@ -53,7 +53,7 @@ def list_(working_directory: str, state_dir: str, as_json: bool) -> None:
         if s["problem"]:
             _put(f"{begins}  {printable(s['problem'])}")
             continue
-        cost = "cost unknown" if s["cost-usd"] is None else f"${float(s['cost-usd']):.2f}"
+        cost = "cost unknown" if s["cost-usd"] is None else dollars(s["cost-usd"])
         _put(f"{begins}  attempt {s['attempt']}  {count_of(s['steps'], 'step')}  {cost}  {_cut(s['prompt'], 70)}")
 
 
