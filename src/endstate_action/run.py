@@ -221,6 +221,11 @@ def _opened(settings: Settings, choice: Choice, ports: Ports) -> Iterator[_Story
     if settings.resume:
         reopen(Path(os.path.abspath(settings.working_directory)), settings.state_dir)
     workspace = workspace_at(settings.working_directory)
+    if git.is_bare(workspace):
+        raise InputError(
+            f"{short(str(workspace))} is a bare repository: its own files are no place to work among. Nothing was run.",
+            hint="Clone it (`git clone`), and run in the clone.",
+        )
     choice_of_store = parse_store(settings.store)
     state = locate(workspace, settings.state_dir)
     repository = git.discover(workspace, ports.environ, state.tmp)

@@ -77,6 +77,17 @@ def test_a_checkout_is_worked_in_whatever_its_name_is(git_repo: GitRepo, name: b
     assert repo.git("status", "--porcelain") == ""
 
 
+def test_a_bare_repository_is_no_place_to_work(git_repo: GitRepo, tmp_path: Path) -> None:
+    repo, bare = git_repo({"a.txt": "x"}), tmp_path / "bare"
+    repo.git("clone", "--quiet", "--bare", str(repo.path), str(bare))
+    before = sorted(os.listdir(bare))
+
+    for resume in ((), ("--resume",)):
+        ran = endstate(bare, "run", *resume, "do it", *script(tmp_path, calls(WRITE), {"text": "done"}))
+        assert (ran.code, "is a bare repository" in ran.err, "`git clone`" in ran.err) == (2, True, True), ran.err
+    assert sorted(os.listdir(bare)) == before
+
+
 @pytest.mark.parametrize(("asked", "said"), [(None, True), ("auto", True), ("off", False)])
 def test_a_sandbox_that_is_lost_is_said_in_the_first_line_with_its_reason(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, asked: str | None, said: bool

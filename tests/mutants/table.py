@@ -1608,6 +1608,14 @@ MUTANTS: tuple[Mutant, ...] = (
         needs="bwrap",
     ),
     Mutant(
+        name="run-in-bare",
+        guard="No run works among the files of a bare repository",
+        file="src/endstate_action/run.py",
+        old="    if git.is_bare(workspace):\n",
+        new="    if False:\n",
+        tests=("tests/cli/test_run.py::test_a_bare_repository_is_no_place_to_work",),
+    ),
+    Mutant(
         name="money-digits",
         guard="What is less than a cent is not said to be nothing",
         file="src/endstate_action/messages.py",
