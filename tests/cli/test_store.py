@@ -461,8 +461,10 @@ def test_looking_changes_nothing(place: Place) -> None:
 
     inspected = place.ask("sessions", "inspect")
     dry = place.ask("restore", "--dry-run")
+    plain = place.ask("restore")
     shown = json.loads(place.ask("restore", "--dry-run", "--json").out)
 
+    assert (plain.code, plain.out, plain.err) == (dry.code, dry.out, dry.err)
     assert everything(place.store, place.workspace) == before
     newest = place.checkpoints()[-1]
     assert (inspected.code, dry.code) == (0, 0)

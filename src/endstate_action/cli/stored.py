@@ -42,21 +42,15 @@ def inspect(session: str | None, store: str, as_json: bool, working_directory: s
 @click.option(
     "--store", required=True, metavar="WHERE", callback=_from_here, help="Where checkpoints go, as for `run`."
 )
-@click.option("--dry-run", is_flag=True, help="Only tell what would be restored.")
+@click.option("--dry-run", is_flag=True, expose_value=False, help="Only tell, as this command does in any case.")
 @click.option("--json", "as_json", is_flag=True, help="Print one array.")
 @_located
-def restore(
-    session: str | None, store: str, dry_run: bool, as_json: bool, working_directory: str, state_dir: str
-) -> int:
+def restore(session: str | None, store: str, as_json: bool, working_directory: str, state_dir: str, **_: bool) -> int:
     """Tell what a resume would restore here, and why, without doing it.
 
-    Exit code 0 if it would go on, else that of the refusal.
+    A restore is part of a resume: `endstate run --resume --store …` does it. Exit code 0 if it would go on, else that
+    of the refusal.
     """
-    if not dry_run:
-        raise InputError(
-            "Nothing was restored: a restore is part of a resume, which also claims its number and settles.",
-            hint="`endstate run --resume --store …` does it; with --dry-run, this command tells what it would do.",
-        )
     found = _stored(session, store, working_directory, state_dir, newest=True)
     _show_stored(found, as_json)
     return max((_exit_code(one) for one in found), default=0)
