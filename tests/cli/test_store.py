@@ -543,13 +543,6 @@ def test_with_an_empty_store_a_dry_run_tells_of_the_session_that_is_here(place: 
     assert "not in this store  would go on with what is on this machine" in dry.out
 
 
-def test_a_restore_that_is_no_dry_run_points_to_resume(place: Place) -> None:
-    place.killed()
-    ran = place.ask("restore")
-    assert ran.code == 2
-    assert "--resume" in ran.err
-
-
 def test_what_an_attempt_spent_that_is_not_on_record_is_not_called_all(place: Place) -> None:
     """Its checkpoints are sealed with another key, so that nothing tells of it but the number that is missing."""
     place.replies = [calls(WRITE), calls(WRITE), calls(WRITE), {"text": "done"}]
