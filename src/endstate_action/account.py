@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -140,8 +140,15 @@ def account(state: State, around: Around) -> told.Evidence:
         ),
         sandbox=told.Sandbox(kind=around.sandbox, note=around.sandbox_note),
         versions={"endstate": __version__, "python": ".".join(map(str, sys.version_info[:3]))},
-        notes=around.notes,
+        notes=(*_not_restored(state), *around.notes),
     )
+
+
+def _not_restored(state: State) -> Iterator[str]:
+    """What an attempt found otherwise than the one before had left it, though the calls on record may tell of it."""
+    for attempt in attempts_of_task(state):
+        if reasons := attempt.process.get("not_restored"):
+            yield f"Not all was restored for attempt {attempt.epoch}: {'; '.join(reasons)}."
 
 
 def moment(at: float) -> str:

@@ -630,6 +630,8 @@ class _Story:
             observer.doubt()
         process = {**self.ports.process(), "workspace": self.workspace.stat().st_ino}
         process |= {"restored_from": found.restored.key} if found.restored else {}
+        # A later attempt, which tells the result, would not know of it.
+        process |= {"not_restored": list(found.restored.reasons)} if found.restored and found.restored.reasons else {}
 
         def leftovers() -> None:
             place.clear(session.id)

@@ -928,6 +928,28 @@ def test_a_session_of_another_repository_replaces_nothing(place: Place) -> None:
     assert place.run("--resume").code == 0
 
 
+def test_a_change_that_no_checkpoint_could_hold_is_told_to_who_reads_the_result(place: Place) -> None:
+    place.origin.commit({".github/endstate.yml": "snapshot: {file-max-mb: 1}\n", "big": "x" * (2 << 20)})
+    marker = place.path / "reached"
+    changing = calls(bash("echo more >> big"), bash(f"echo x > {marker}; sleep 60"))
+    place.replies = [changing, {"text": "done"}]
+    place.clone()
+    process = begin(place.workspace, "run", "do it", *place.options(), env={"ENDSTATE_STATE_KEY": KEY})
+    wait_for(marker)
+    process.kill()
+    process.communicate()
+    place.clone()
+    file = place.path / "evidence.json"
+
+    ran = place.run("--resume", "--sandbox", "off", "--evidence", str(file))
+
+    assert ran.code == 0, ran.err
+    assert (place.workspace / "big").stat().st_size == 2 << 20
+    lost = "big was not kept and may differ here"
+    assert f"Not restored: {lost}" in ran.err
+    assert json.loads(file.read_text())["notes"] == [f"Not all was restored for attempt 2: {lost}."]
+
+
 @pytest.mark.parametrize(("change", "code"), [("", 0), ("echo more >> big.bin", 13), ("chmod +x big.bin", 13)])
 def test_what_git_lfs_put_into_a_fresh_clone_is_nobodys_work(place: Place, change: str, code: int) -> None:
     content = place.path / "content"

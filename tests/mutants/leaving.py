@@ -14,6 +14,22 @@ ROWS: tuple[Mutant, ...] = (
         tests=("tests/unit/state/snapshot/test_restore.py::test_where_nobody_knows_whether_it_changed_that_is_said",),
     ),
     Mutant(
+        name="not-restored-told",
+        guard="What a restore could not bring back is in the evidence",
+        file="src/endstate_action/run.py",
+        old='        process |= {"not_restored": list(found.restored.reasons)} if found.restored and found.restored.reasons else {}\n',
+        new="",
+        tests=("tests/cli/test_store.py::test_a_change_that_no_checkpoint_could_hold_is_told_to_who_reads_the_result",),
+    ),
+    Mutant(
+        name="not-restored-told-later",
+        guard="What a restore could not bring back is told also by the attempts after it",
+        file="src/endstate_action/account.py",
+        old="        notes=(*_not_restored(state), *around.notes),\n",
+        new="        notes=around.notes,\n",
+        tests=("tests/unit/test_account.py::test_what_was_not_restored_is_told_also_by_a_later_attempt",),
+    ),
+    Mutant(
         name="upload-ours",
         guard="What cannot be built is answered at once, since waiting changes nothing",
         file="src/endstate_action/state/uploader.py",

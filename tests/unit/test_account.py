@@ -56,6 +56,16 @@ def test_an_attempt_without_an_end_was_preempted_and_spent_at_least_what_is_know
     assert (evidence.spent.at_least, evidence.spent.usd, evidence.steps) == (True, "1", 2)
 
 
+def test_what_was_not_restored_is_told_also_by_a_later_attempt(session: Session) -> None:
+    evidence = told(
+        session, attempt(1), Prompt("p", "Do.", 1, 0, 1.0), reply(1, 1, "read"), finished(1, 0, 1),
+        attempt(2, restored_from="es1/key", not_restored=["db was not kept and may differ here", "a stash"]),
+        attempt(3), Ended(3, 1, "success", "", 3.0), around=replace(AROUND, notes=("Last.",)),
+    )  # fmt: skip
+    lost = "Not all was restored for attempt 2: db was not kept and may differ here; a stash."
+    assert evidence.notes == (lost, "Last.")
+
+
 def test_an_attempt_that_was_asked_to_stop_was_interrupted(session: Session) -> None:
     evidence = told(
         session, attempt(1), Prompt("p", "Do.", 1, 0, 1.0), Ended(1, 1, "interrupted", "SIGINT", 2.0), attempt(2),

@@ -134,6 +134,9 @@ def _process(process: Any) -> Any:
     number, checkpoint = process.get("run_attempt"), process.get("restored_from")
     if type(checkpoint) not in (str, NoneType) or not (number is None or (type(number) is int and number > 0)):
         raise ValueError("its process is none")
+    reasons = process.get("not_restored", [])
+    if type(reasons) is not list or not _only(str, reasons):
+        raise ValueError("what was not restored is no text")
     return process
 
 
