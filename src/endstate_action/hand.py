@@ -190,12 +190,13 @@ def _delivery(finishing: Finishing, github: GitHub, environ: Mapping[str, str]) 
         Commits(github, repository) if outbox.commit else None,
         Target(outbox.commit["branch"], is_own=outbox.commit["own"]) if outbox.commit else None,
     )
+    around = finishing.around("success")
     around = replace(
-        finishing.around("success"),
+        around,
         repository=repository,
         pull_request=number,
         repository_url=f"{environ.get('GITHUB_SERVER_URL') or 'https://github.com'}/{repository}",
-        notes=("Delivered by hand.",),
+        notes=(*around.notes, "Delivered by hand."),
         # The store is told nothing of what is delivered now, so who goes on from there must not miss it: it finds each
         # delivery by its key.
         effects=None if finishing.shipper else effects_started(finishing.session.state),

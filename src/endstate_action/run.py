@@ -81,12 +81,13 @@ from endstate_action.system import git
 from endstate_action.system.files import Workspace
 from endstate_action.system.git_call import GitError
 from endstate_action.system.git_paths import kind
-from endstate_action.system.names import few, parse, short
+from endstate_action.system.names import display, few, parse, short
 from endstate_action.system.proctable import identity
 from endstate_action.system.redaction import Secrets
 from endstate_action.system.sandbox import NoSandbox, Sandbox
 from endstate_action.system.secrets import call_environment, split_environment
 from endstate_action.system.signals import Interrupts
+from endstate_action.system.tree import Scan
 from endstate_action.workplace import Workplace, describe, reopen
 
 if TYPE_CHECKING:
@@ -321,6 +322,8 @@ class Finishing:
     secrets: Secrets
     epoch: int
     """The number of this attempt, also where nothing was left to do but to tell."""
+    notes: tuple[str, ...] = ()
+    """What the tree hash does not cover, as a sentence."""
 
     def around(self, conclusion: Conclusion) -> Around:
         """What evidence says besides the session: where it ran, and how it ended there."""
@@ -335,6 +338,7 @@ class Finishing:
             sandbox_note=self.sandbox.note,
             departed=self.shipper.departed if self.shipper else None,
             restored_hash=self.restored.tree_hash if self.restored else None,
+            notes=self.notes,
         )
 
 
@@ -678,10 +682,13 @@ class _Story:
                     if result.reason == FINISHED_BEFORE:
                         shipper.begin()  # no step of this attempt has asked for it
                     shipper.refuse_superseded()
-                tree_hash = result.tree_hash(interrupts.check)
+                seen = result.look(interrupts.check)
+                tree_hash, notes = seen.tree_hash, _uncovered(seen)
+                for note in notes:
+                    self.ports.notice(note)
                 epoch = taken.epoch or session.state.epoch
                 finishing = Finishing(
-                    session, result, tree_hash, place, chosen, shipper, found.restored, secrets, epoch
+                    session, result, tree_hash, place, chosen, shipper, found.restored, secrets, epoch, notes
                 )
                 announced = self.ports.finish(finishing)
             except Superseded:
@@ -1115,6 +1122,13 @@ def outputs(
         ],
         "refused-calls": result.refused_calls,
     }
+
+
+def _uncovered(seen: Scan) -> tuple[str, ...]:
+    """Two trees that differ in this alone have one hash, so whoever is shown the hash is told."""
+    names = [short(display(path)) for path in (*seen.unreadable, *seen.unstable)]
+    why = "since it could not be read, or changed while it was read"
+    return (f"Not covered by the tree hash of the workspace, {why}: {few(names, NAMED_AT_MOST)}.",) if names else ()
 
 
 def _left_out(state: State) -> str:

@@ -27,7 +27,7 @@ from endstate_action.run import Choice, Ports, SandboxChosen, run
 from endstate_action.state.fold import State
 from endstate_action.state.session import SessionStore
 from endstate_action.system.proctable import identity
-from tests.support.command import ARGV, bash, begin, calls, endstate, is_running, script, wait_for
+from tests.support.command import ARGV, Ran, bash, begin, calls, endstate, is_running, script, wait_for
 from tests.support.repos import GitRepo
 
 pytestmark = pytest.mark.slow
@@ -963,6 +963,43 @@ def test_evidence_goes_into_a_file_alone(workspace: Path, kind: str) -> None:
 
     assert ran.code == 2
     assert "cannot be written. Nothing was run." in ran.err
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_what_cannot_be_read_is_named_wherever_the_hash_is_shown(workspace: Path, is_empty: bool) -> None:
+    """Whatever is in it, the hash is the same: so who compares hashes has to know."""
+    closed = workspace / "closed"
+    closed.write_text("" if is_empty else "x")
+    closed.chmod(0)
+    if os.geteuid() == 0:
+        os.chown(closed, 12345, 12345)
+    target = workspace.parent / "evidence.json"
+    playing = script(workspace, {"text": "done"})
+
+    ran = as_one_who_may_not(workspace, "run", "do it", "--evidence", str(target), *playing)
+    hashed = as_one_who_may_not(workspace, "tree-hash", "--json")
+
+    note = (
+        "Not covered by the tree hash of the workspace, since it could not be read, or changed while it was read: "
+        "closed."
+    )
+    assert ran.code == 0, ran.err
+    assert note in ran.err
+    assert json.loads(target.read_text())["notes"] == [note]
+    assert hashed.code == 1
+    assert hashed.json["unreadable"] == ["closed"]
+    assert "not covered as it should be: closed" in hashed.err
+    closed.unlink()
+    assert endstate(workspace, "tree-hash").code == 0
+
+
+def as_one_who_may_not(workspace: Path, *arguments: str) -> Ran:
+    """Root, whom no mode stops, without that right of his."""
+    without = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    if without and shutil.which("setpriv") is None:
+        pytest.skip("there is no setpriv here")
+    done = subprocess.run([*without, *ARGV, *arguments], cwd=workspace, capture_output=True, text=True, check=False)
+    return Ran(done.returncode, done.stdout, done.stderr)
 
 
 def test_evidence_that_could_not_be_written_is_had_without_doing_it_again(workspace: Path) -> None:

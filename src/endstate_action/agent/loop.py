@@ -66,7 +66,7 @@ from endstate_action.state.totals import may_have_lost, total_cost, total_usage,
 from endstate_action.system.files import Workspace
 from endstate_action.system.redaction import Secrets
 from endstate_action.system.signals import Interrupts, TimeIsUp
-from endstate_action.system.tree import scan
+from endstate_action.system.tree import Scan, scan
 
 DEFAULT_SYSTEM = (
     "You work on the repository in the current directory, with the tools you are given. "
@@ -151,7 +151,11 @@ class RunResult:
 
     def tree_hash(self, check: Callable[[], None] = lambda: None) -> str:
         """Hash of the workspace as it is now; ignores what is excluded, exactly at the root. `check` as in `scan`."""
-        return scan(self.workspace, [name.encode() for name in self.excluded], check=check).tree_hash
+        return self.look(check).tree_hash
+
+    def look(self, check: Callable[[], None] = lambda: None) -> Scan:
+        """The workspace as it is now, for its `tree_hash` and for what that does not cover."""
+        return scan(self.workspace, [name.encode() for name in self.excluded], check=check)
 
 
 class _OverBudget(Exception):

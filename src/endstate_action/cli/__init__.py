@@ -690,10 +690,11 @@ def _state_dir(given: str) -> str:
     help="Hash the blobs of a commit or a git tree instead of the work tree of the clone at PATH.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one object, with what was left out.")
-def tree_hash(path: str, state_dir: str, commit: str | None, as_json: bool) -> None:
+def tree_hash(path: str, state_dir: str, commit: str | None, as_json: bool) -> int:
     """Hash names, content, executable bits and link targets of everything below PATH.
 
     Times, owners and inodes do not count. Left out are .git and the state directory, at the root only.
+    Exit code 1 if something could not be read, or changed while it was read: the hash does not cover it.
     """
     from endstate_action.system.tree import scan
 
@@ -720,8 +721,10 @@ def tree_hash(path: str, state_dir: str, commit: str | None, as_json: bool) -> N
         _put(json.dumps(body, ensure_ascii=False))
     else:
         _put(found.tree_hash)
-    for unsure in (*found.unreadable, *found.unstable):
-        _say(f"not covered as it should be: {_shown(unsure)} could not be read, or changed while it was read")
+    unsure = (*found.unreadable, *found.unstable)
+    for name in unsure:
+        _say(f"not covered as it should be: {_shown(name)} could not be read, or changed while it was read")
+    return 1 if unsure else 0
 
 
 def _shown(path: bytes) -> str:
