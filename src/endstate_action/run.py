@@ -76,7 +76,7 @@ from endstate_action.state.stores.base import StoreUnusable
 from endstate_action.state.stores.choice import parse_store
 from endstate_action.state.totals import as_text, may_have_lost, unrecorded_effects
 from endstate_action.state.uploader import NotShipped, Uploader
-from endstate_action.successor import Found, Successor, find_session, local_state
+from endstate_action.successor import Found, Successor, find_session, local_state, session_here
 from endstate_action.system import git
 from endstate_action.system.files import Workspace
 from endstate_action.system.git_call import GitError
@@ -417,19 +417,20 @@ class _Story:
 
     def resume(self, wanted: str | None) -> Report:
         """The session that was asked for, else the unfinished one with the newest record, else the newest."""
-        name = self._wanted(wanted)
+        line = self._wanted(wanted)
+        # Of what a workflow has stored, the line of attempts has another name than the session.
+        name = line if isinstance(self.depot, NoDepot) else session_here(Line(line), self.store, self.depot) or line
         here = None
         with suppress(UnknownSession, StateError):
             here = self.store.read(name)
         if here is not None:
             # Before a number is claimed, which ends whoever is at it elsewhere.
             self._confirm(here)
-        taken = self._take_over(Line(name), above=self._epoch_of(name), resumes=name)
+        taken = self._take_over(Line(line), above=self._epoch_of(name), resumes=name)
         found = self._found(name, taken)
-        # Of what a workflow has stored, the line of attempts has another name than the session.
         name = found.session or name
-        # Of a session that is here, whoever calls has asked before there was a store to look into.
-        settings = self.settings if here else _as_before(self.settings, self.store, name)
+        # Of a session that is here by that name, whoever calls has asked before there was a store to look into.
+        settings = self.settings if here and name == line else _as_before(self.settings, self.store, name)
         return replace(self, settings=settings).go_on(name, taken, found)
 
     def attend(self, errand: Errand) -> Report | AlreadyDelivered:

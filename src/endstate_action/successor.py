@@ -7,13 +7,14 @@ have been taken over.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from endstate_action.durable import Depot, Line, NoDepot
 from endstate_action.errors import EndstateError, InputError, Mismatch, ProviderUnavailable, StateError, UnknownSession
+from endstate_action.messages import count_of
 from endstate_action.restoring import (
     Arrived,
     is_of_another,
@@ -308,6 +309,8 @@ class Stored:
     local: Local | None
     choice: Choice
     """What a resume would go on from."""
+    session: str | None = None
+    """The one on this machine, where it is there."""
     refused: EndstateError | None = None
     """Why a resume in this place would not do so, where that was asked."""
 
@@ -315,8 +318,10 @@ class Stored:
 def inspect(depot: Depot, line: Line, sessions: SessionStore, *, half_restored: bool = False) -> Stored:
     """Raises: StoreUnreadable."""
     looked = look(depot.store, depot.sealing, depot.expected(line))
-    here = None if half_restored else local_state(sessions, line.lineage)
-    local = _beside(here, looked, sessions, line.lineage)
+    names = set(sessions.names())
+    session = line.lineage if line.lineage in names else _session_here(looked, names)
+    here = local_state(sessions, session) if session and not half_restored else None
+    local = _beside(here, looked, sessions, session)
     entries = tuple(
         (seen, looked.opened[seen.key].manifest if seen.key in looked.opened else None) for seen in looked.seen
     )
@@ -327,6 +332,7 @@ def inspect(depot: Depot, line: Line, sessions: SessionStore, *, half_restored: 
         entries,
         local,
         choose(local, looked.seen, 0),
+        session if local else None,
     )
 
 
@@ -362,9 +368,11 @@ def find_session(
     newest: Callable[[], str],
     tell: Callable[[str], None] = lambda text: None,
 ) -> str:
-    """The session to resume, by the beginning of its id or, without one, the newest that can be gone on with.
+    """The line of the session to resume, by the beginning of its id or, without one, the newest to go on with.
 
-    One of this machine comes first: a store may have sessions of other places, which would replace what is here.
+    One of this machine comes first: a store may have sessions of other places, which would replace what is here. The
+    id that a workflow announces is that of a session, while a store knows the line of its attempts by another name;
+    so where nothing is called so, the newest checkpoints are asked.
 
     Args:
         newest: the one of this machine; raises `UnknownSession` where there is none.
@@ -385,39 +393,80 @@ def find_session(
         if others:
             more = f", and {unseen} more were not looked at" if unseen else ""
             tell(f"Also unfinished, in the store alone: {', '.join(others)}{more}. `--session ID` resumes one of them.")
-        return chosen
+        return _line_of(chosen, sessions, depot, stored)
     known = {*sessions.names(), *(stored or ())}
-    matching = sorted(name for name in known if name.startswith(wanted))
+    matching, unseen = sorted(name for name in known if name.startswith(wanted)), 0
     if wanted in known or (stored is None and is_lineage(wanted)):
-        return wanted
+        return _line_of(wanted, sessions, depot, stored)
+    if not matching:
+        matching, unseen = _lines_of(wanted, depot, stored or [])
     if len(matching) > 1:
         raise InputError(
             f"Session {wanted!r} could be {', '.join(matching)}; nothing was run.", hint="Give more digits."
         )
     if not matching:
         where = f"in {sessions.directory} or in the store {depot.shown}"
+        where += f", of which there was no time to look at {count_of(unseen, 'session')}" if unseen else ""
         raise UnknownSession(
             f"There is no session {wanted!r} {where}; nothing was run.",
             hint="`endstate sessions inspect --store …` shows what is stored."
             if stored is not None
             else "This store cannot list what it has: give the whole id.",
         )
-    return str(matching[0])
+    return _line_of(matching[0], sessions, depot, stored)
+
+
+def _line_of(name: str, sessions: SessionStore, depot: Depot, stored: list[str] | None) -> str:
+    """Under another line a session that a workflow began would be gone on with here and there at once."""
+    if name in (stored or [name]) or name not in sessions.names():
+        return name
+    with suppress(UnknownSession, StateError):
+        if "owner" in sessions.read(name).begun.bound:
+            return next(iter(_lines_of(name, depot, stored or [])[0]), name)
+    return name
+
+
+def session_here(line: Line, sessions: SessionStore, depot: Depot) -> str | None:
+    """Of a line, the session that is on this machine; None where there is none. Raises: StoreUnreadable."""
+    names = set(sessions.names())
+    if line.lineage in names or not names:
+        return line.lineage if names else None
+    return _session_here(look(depot.store, depot.sealing, depot.expected(line)), names)
+
+
+def _session_here(looked: Looked, names: set[str]) -> str | None:
+    return next((name for o in looked.opened.values() if (name := o.manifest.about.session) in names), None)
 
 
 def _looked_at(depot: Depot, lineages: list[str]) -> tuple[list[tuple[bool, float, str]], int]:
     """Whether each is unfinished, when its newest checkpoint was made, its name; and how many there was no time for."""
     found: list[tuple[bool, float, str]] = []
     given_up: set[str] = set()
-    unseen, until = 0, time.monotonic() + LOOK_S
-    for number, lineage in enumerate(lineages):
-        if found and time.monotonic() > until:
-            unseen = len(lineages) - number
-            break
-        looked = look(depot.store, depot.sealing, depot.expected(Line(lineage)))
-        found += [(not is_finished(o), o.manifest.at, lineage) for o in looked.opened.values()]
-        given_up |= {_bound(o).get("instead-of", "") for o in looked.opened.values()}
-    return [(is_open and name not in given_up, at, name) for is_open, at, name in found], unseen
+    looks = [*_looks(depot, lineages)]
+    for lineage, opened in looks:
+        found += [(not is_finished(o), o.manifest.at, lineage) for o in opened]
+        given_up |= {_bound(o).get("instead-of", "") for o in opened}
+    return [(is_open and name not in given_up, at, name) for is_open, at, name in found], len(lineages) - len(looks)
+
+
+def _lines_of(wanted: str, depot: Depot, lineages: list[str]) -> tuple[list[str], int]:
+    """Those whose newest session is called so, or begins so; and how many there was no time for."""
+    looks = [*_looks(depot, lineages)]
+    found = [(o.manifest.about.session, name) for name, opened in looks for o in opened]
+    exact = [name for session, name in found if session == wanted]
+    matching = exact or [name for session, name in found if session.startswith(wanted)]
+    return sorted(set(matching)), len(lineages) - len(looks)
+
+
+def _looks(depot: Depot, lineages: list[str]) -> Iterator[tuple[str, list[Opened]]]:
+    """What opens of each, as far as there is time once one did."""
+    has_found, until = False, time.monotonic() + LOOK_S
+    for lineage in lineages:
+        if has_found and time.monotonic() > until:
+            return
+        opened = [*look(depot.store, depot.sealing, depot.expected(Line(lineage))).opened.values()]
+        has_found = has_found or bool(opened)
+        yield lineage, opened
 
 
 def _newest_stored(depot: Depot, stored: list[str] | None, found: list[tuple[bool, float, str]]) -> str:

@@ -218,6 +218,35 @@ def test_a_re_run_after_a_delivery_by_hand_finds_it(job: Job, tmp_path: Path, ke
     assert len(job.api.requests) == asked
 
 
+def test_the_announced_session_is_delivered_from_a_store_and_gone_on_with_in_its_own_line(
+    job: Job, tmp_path: Path
+) -> None:
+    """Under a line of its own neither this machine nor the job would learn that the other has taken over."""
+    store = f"dir:{tmp_path / 'store'}"
+    job.github.fault("ref.create", "503", times=99)
+    ran = job.attempt(1, store=store)
+    assert (ran.code, ran.conclusion) == (75, "undelivered"), ran.log
+    job.github.heal()
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", str(job.github.git_dir), str(clone)], check=True)
+    subprocess.run(["git", "checkout", "-q", "--detach", job.commit], cwd=clone, check=True)
+    session = ran.outputs["session-id"]
+    looked = endstate("restore", "--dry-run", "--session", session, "--store", store, cwd=clone, job=job)
+    assert looked.returncode == 0, looked.stderr
+    restored = []
+    for words in (("deliver",), ("deliver",), ("run", "--resume")):
+        told = endstate(*words, "--session", session[:8], "--store", store, cwd=clone, job=job)
+        assert told.returncode == 0, told.stderr
+        restored.append("Restored from" in told.stderr)
+    assert restored == [True, False, False]
+    listed = json.loads(endstate("sessions", "inspect", "--store", store, "--json", cwd=clone, job=job).stdout)
+    assert [(one["epoch"], one["here"]["attempt"]) for one in listed] == [(4, 4)]
+
+    stands(job, job.attempt(2, store=store))
+
+    assert len(job.api.requests) == MODEL_CALLS
+
+
 def test_a_path_that_cannot_go_is_named_and_the_patch_has_all_of_it(tmp_path: Path) -> None:
     """Refused for good, in the step and by hand; nothing is lost, and nothing says that a re-run would deliver it."""
     command = "mkdir -p .github/workflows && echo 'on: push' > .github/workflows/x.yml && echo hi > log.txt"

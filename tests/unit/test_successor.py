@@ -21,7 +21,7 @@ from endstate_action.state.records import Attempt, Ended, Note, Prompt
 from endstate_action.state.session import Session, SessionStore
 from endstate_action.state.stores.base import StoreUnreadable, StoreUnusable
 from endstate_action.state.uploader import EAGER
-from endstate_action.successor import Successor, find_session, inspect, local_state
+from endstate_action.successor import Successor, find_session, inspect, local_state, session_here
 from endstate_action.workplace import Workplace
 from tests.support.checkpoints import KEY
 from tests.support.memory_store import Fault, MemoryStore
@@ -41,9 +41,19 @@ def begun(sessions: SessionStore, name: str) -> Session:
     return session
 
 
-def ship(store: MemoryStore, sessions: SessionStore, name: str, *, epoch: int = 1, at: float = 0, effects: int = 0):
+def ship(
+    store: MemoryStore,
+    sessions: SessionStore,
+    name: str,
+    *,
+    epoch: int = 1,
+    at: float = 0,
+    effects: int = 0,
+    line: str | None = None,
+):
     """One more checkpoint of what is recorded; the store has the claim as well."""
-    about = About("0.9", "", name, name, epoch, "directory", "sha1", None, None, "f" * 32)
+    line = line or name
+    about = About("0.9", "", line, name, epoch, "directory", "sha1", None, None, "f" * 32)
     builder = Builder(
         about,
         KEY,
@@ -52,8 +62,8 @@ def ship(store: MemoryStore, sessions: SessionStore, name: str, *, epoch: int = 
         effects_before=effects,
         clock=lambda: at,
     )
-    built = builder.build(1 + len([key for key in store.objects if f"{name}/c{epoch:04}" in key]))
-    store.objects[claim_key(name, epoch)] = b""
+    built = builder.build(1 + len([key for key in store.objects if f"{line}/c{epoch:04}" in key]))
+    store.objects[claim_key(line, epoch)] = b""
     store.objects[built.key] = built.data
     return built
 
@@ -192,6 +202,41 @@ def test_a_session_is_found_by_the_beginning_of_its_id_here_or_in_the_store(
         find_session("abcdef", sessions, found, nothing_here)
     with pytest.raises(UnknownSession, match="in the store memory"):
         find_session("1234", sessions, found, nothing_here)
+
+
+def test_the_id_that_a_workflow_announces_finds_its_line_in_the_store(sessions: SessionStore, elsewhere: SessionStore):
+    """A store knows the attempts by the name of their line; by another a session would go on here and there at once."""
+    store = MemoryStore()
+    for name, line in ((SESSION, "1" * 32), (OTHER, "2" * 32)):
+        with begun(elsewhere, name):
+            ship(store, elsewhere, name, line=line)
+    found = depot(store)
+    assert find_session(SESSION, sessions, found, nothing_here) == "1" * 32
+    assert find_session("abcdef9", sessions, found, nothing_here) == "2" * 32
+    with pytest.raises(InputError, match=r"1{32}, 2{32}"):
+        find_session("abcdef", sessions, found, nothing_here)
+    assert session_here(Line("1" * 32), sessions, found) is None
+
+    # Once it was restored, it is here by its own name.
+    begun(sessions, OTHER).close()
+    sessions.create({"workspace": "directory", "owner": "0" * 16}, session=SESSION).close()
+    assert find_session(SESSION, sessions, found, nothing_here) == "1" * 32
+    assert find_session(None, sessions, found, lambda: SESSION) == "1" * 32
+    assert session_here(Line("1" * 32), sessions, found) == SESSION
+    assert inspect(found, Line("1" * 32), sessions).session == SESSION
+    assert find_session(OTHER, sessions, found, nothing_here) == OTHER  # begun by hand: its own name is its line
+
+
+def test_lines_are_looked_at_for_so_long_and_how_many_were_not_is_told(
+    sessions: SessionStore, elsewhere: SessionStore, monkeypatch: pytest.MonkeyPatch
+):
+    store = MemoryStore()
+    for name in (SESSION, OTHER, LAST):
+        with begun(elsewhere, name):
+            ship(store, elsewhere, name)
+    monkeypatch.setattr("endstate_action.successor.LOOK_S", -1.0)
+    with pytest.raises(UnknownSession, match="no time to look at 2 sessions"):
+        find_session("1234", sessions, depot(store), nothing_here)
 
 
 def test_where_a_store_cannot_list_a_whole_id_is_taken_at_its_word(sessions: SessionStore):

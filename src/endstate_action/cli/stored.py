@@ -129,7 +129,7 @@ def _newest(here: SessionStore) -> str:
 
 def _refused(resume: Successor, stored: Stored) -> EndstateError | None:
     try:
-        resume.foresee(stored.lineage if stored.local else None, may_write=False)
+        resume.foresee(stored.session, may_write=False)
     except EndstateError as error:
         return error
     return None
