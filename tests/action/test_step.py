@@ -146,6 +146,27 @@ def test_a_mismatch_is_told_with_the_inputs_that_settle_it(job: Job) -> None:
     assert "--on-mismatch" not in ran.log
 
 
+def test_a_mismatch_that_no_input_settles_is_told_with_what_does(job: Job) -> None:
+    """A linked work tree at another place takes no restore, whatever `on-mismatch` says."""
+
+    def link(workspace: Path) -> None:
+        main = workspace.parent / "main"
+        workspace.rename(main)
+        subprocess.run(["git", "worktree", "add", "-q", "--detach", workspace], cwd=main, check=True)
+
+    job.prepare = link
+    job.kill_at_request(2)
+    assert job.attempt(1).code == -9
+    job.on_request = lambda number: None
+    for asked in ("refuse", "continue", "restart"):
+        ran = job.attempt(2, **{"on-mismatch": asked})
+        assert (ran.code, ran.conclusion) == (13, "mismatch"), ran.log
+        (comment,) = job.github.comments
+        assert "`on-mismatch` changes nothing of that" in comment["body"]
+        assert "on-mismatch: " not in comment["body"]
+    done(job.attempt(2, resume="never"))
+
+
 def test_who_they_are_is_known_before_the_first_model_call(job: Job) -> None:
     """A machine that is lost while the model thinks leaves outputs and a comment behind."""
     job.kill_at_request(1)

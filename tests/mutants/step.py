@@ -70,6 +70,14 @@ ROWS: tuple[Mutant, ...] = (
         tests=("tests/cli/test_run.py::test_a_configuration_that_leads_nowhere_is_not_taken_for_none",),
     ),
     Mutant(
+        name="no-terms-help",
+        guard="A mismatch that no input settles does not offer one",
+        file="src/endstate_action/ci/render.py",
+        old='if conclusion == "mismatch" and "on-mismatch" not in reason:',
+        new="if False:",
+        tests=("tests/action/test_step.py::test_a_mismatch_that_no_input_settles_is_told_with_what_does",),
+    ),
+    Mutant(
         name="left-beside",
         guard="Work on another branch or in a stash is named beside a result that has not got it",
         file="src/endstate_action/deliver.py",

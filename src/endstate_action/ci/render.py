@@ -60,6 +60,11 @@ _WHAT_NOW = {
     "failed": "What was recorded is kept. Once the cause is removed, *Re-run failed jobs* goes on from the newest "
     "checkpoint.",
 }
+_NO_TERMS_HELP = (
+    "The session cannot be gone on with here, so nothing was run, and `on-mismatch` changes nothing of that. Put right "
+    "what is named above, or ask in a new run, which begins anew; with a `session-key` it also takes `resume: never`."
+)
+"""Of a mismatch whose reason does not offer `on-mismatch`, since it is refused whatever that says."""
 _READ_AGAIN = "a variable or secret is read again on a re-run, the workflow file is not"
 _RAISE = f"Nothing is lost. Raise the limit ({_READ_AGAIN}), then choose *Re-run jobs*: it goes on where it stopped."
 _WHAT_NOW_BY_REASON = {
@@ -241,7 +246,8 @@ def ended(
 
 def cut_short(conclusion: str, reason: str, step: int) -> str:
     """The job summary of an attempt that has no result. `step`: the last that it finished; 0 where it did not begin."""
-    parts = [f"**{_over(conclusion, step)}.**", block(reason, _REASON_UNITS), _WHAT_NOW[conclusion] if step else ""]
+    now = _what_now(conclusion, reason, is_final=False, is_kept=True) if step else ""
+    parts = [f"**{_over(conclusion, step)}.**", block(reason, _REASON_UNITS), now]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -353,6 +359,8 @@ def _what_now(conclusion: str, reason: str, *, is_final: bool, is_kept: bool, ha
         return f"{_REFUSED_FOR_GOOD} {_BY_HAND if has_patch else 'Ask'}, {_WITHOUT_IT}"
     if conclusion == "stopped":
         return _WHAT_NOW_BY_REASON.get(reason.partition(":")[0], _WHAT_NOW[conclusion])
+    if conclusion == "mismatch" and "on-mismatch" not in reason:
+        return _NO_TERMS_HELP
     return NOT_KEPT if conclusion == "undelivered" and not is_kept else _WHAT_NOW[conclusion]
 
 
