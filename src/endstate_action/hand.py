@@ -135,12 +135,13 @@ def _evidence(finishing: Finishing, environ: Mapping[str, str]) -> Evidence:
         base = state.begun.bound.get("base")
         with aside(repository, environ, base) as seen:
             published = publish(seen, base, state.begun.bound.get("dirty", {}), state.begun.bound.get("nested"))
+    around = finishing.around(result.conclusion)
     around = replace(
-        finishing.around(result.conclusion),
+        around,
         published=published,
         commits=own_commits(state, repository),
         uncommitted=Uncommitted(patch_file=None) if published and published.changed else None,
-        notes=tuple(filter(None, [left_apart(state, repository)])),
+        notes=(*around.notes, *filter(None, [left_apart(state, repository)])),
     )
     return account(state, around)
 
