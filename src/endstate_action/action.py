@@ -933,8 +933,11 @@ class _Asked:
         return Path(self.step.environ.get("RUNNER_TEMP") or gettempdir()) / f"endstate-{session}"
 
     def _outputs(self, announced: Announced) -> dict[str, Any]:
-        published = announced.published
+        published, changed = announced.published, announced.evidence.changed_files
+        # Where git tells nothing, the machine that made the result may be the only one that knew.
+        known = {"changed-files": [file.path for file in changed]} if published is None and changed is not None else {}
         return {
+            **known,
             "base-tree": announced.evidence.trees.base_tree,
             "published-tree-hash": published.tree_hash if published else None,
             "git-tree": published.git_tree if published else None,
@@ -982,6 +985,9 @@ class _Asked:
         return row.exit_code
 
     def _what_now(self, announced: Announced) -> str:
+        again = render.look_again(announced.evidence, is_final=announced.is_final, is_kept=announced.is_kept)
+        if again:
+            return again
         told = ["comment"] if announced.comment_url else []
         told += ["summary"] if self.inputs.job_summary else []
         where = f"the {' and the '.join(told)} {'say' if len(told) > 1 else 'says'} what can be done." if told else ""
@@ -990,8 +996,6 @@ class _Asked:
             return f"{said}; {where}" if where else f"{said}."
         if not announced.is_kept:
             return render.NOT_KEPT
-        if render.is_unread(announced.evidence):
-            return render.look_again(announced.evidence)
         return "The result is kept: run the job again, or `endstate deliver`."
 
     def _again(self, report: AlreadyDelivered) -> int:

@@ -25,7 +25,7 @@ from endstate_action.ci.marker import Marker, parse_marker
 from endstate_action.ci.outcome import Absent, Applied, Denied, Failure, Outcome, Rejected, TooLate, is_final
 from endstate_action.ci.patch import Patch, make_patch
 from endstate_action.ci.pull_request import Author, Conversation, PostedComment, Viewer
-from endstate_action.ci.render import BESIDE_IT, earlier_of
+from endstate_action.ci.render import BESIDE_IT, earlier_of, has_looked_again
 from endstate_action.ci.render import comment as render_comment
 from endstate_action.config import DEFAULT_CONFIG, Config
 from endstate_action.effects import digest
@@ -45,6 +45,8 @@ from endstate_action.system.tree import scan
 SENDER_S = 30.0
 """So long after the fence was read a sender may still send."""
 _GONE = "deleted"
+_PINNED = 1_000
+"""So many changed files are recorded at most, where git could not tell of them."""
 _MOST_FENCES = 3
 """So often the fence is read anew for one delivery, where GitHub takes long to answer."""
 _KINDS = {"heads": "branch", "tags": "tag"}
@@ -179,14 +181,16 @@ class Delivery:
         return patch
 
     def _changed_without_git(self, root: Path) -> tuple[told.ChangedFile, ...] | None:
-        """By our own scan of the workspace; None where the one of the task's start is not on this machine."""
+        """By our own scan of the workspace, or as the machine knew it that has the one of the task's start."""
         try:
             found = changed_since(self.baseline, scan(root, [os.fsencode(name) for name in self.around.excluded]))
         except InputError:
             return None
-        if found is None:
+        outbox = self.session.state.outbox
+        known: Mapping[str, Any] | None = outbox.changed if found is None and outbox else found
+        if known is None:
             return None
-        return tuple(told.ChangedFile(path=p, change=kind, mode=None, blob=None) for p, kind in found.items())
+        return tuple(told.ChangedFile(path=p, change=kind, mode=None, blob=None) for p, kind in known.items())
 
     def _announce(
         self,
@@ -231,8 +235,14 @@ class Delivery:
         if result.conclusion == "success" and self.place.target:
             commit = self._plan(result, published) if published else self._wish()
         wants_comment = self.place.conversation is not None
-        self.session.append(ToDeliver(state.task, result.conclusion, commit, wants_comment, self.clock()))
+        self.session.append(
+            ToDeliver(state.task, result.conclusion, commit, wants_comment, self.clock(), self._known_changes())
+        )
         self.pinned = self.session.state.records
+
+    def _known_changes(self) -> dict[str, str] | None:
+        changed = self.around.changed if self.unread else None
+        return {self.secrets.hide(f.path): f.change for f in changed} if changed and len(changed) <= _PINNED else None
 
     def _is_stale(self, known: ToDeliver, published: Published | None) -> bool:
         """Whether the tree is no longer the one that was pinned: somebody went on working on it."""
@@ -279,7 +289,8 @@ class Delivery:
             if known:
                 return _with_commit(announced, known, pinned["branch"])
             self._held()  # a re-run looks again, so it has to find that there is something to look for
-            return announced.without("commit", self.unread)
+            # What a fresh checkout did not mend, no other will.
+            return announced.without("commit", self.unread, is_final=has_looked_again(announced.evidence))
         plan = Plan(
             pinned["parent"], pinned["tree"], pinned["message"], tuple(pinned["author"]), pinned["when"],
             pinned["session"], pinned["key"],

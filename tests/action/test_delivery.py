@@ -294,7 +294,9 @@ def test_what_git_could_not_read_is_looked_at_again_by_a_re_run(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("commit", ["branch", "none"])
-@pytest.mark.parametrize("does", ["rm .git/HEAD", "rm -rf .git"])
+@pytest.mark.parametrize(
+    "does", ["rm .git/HEAD", "echo garbage > .git/index", "rm -rf .git"], ids=["head", "index", "all"]
+)
 def test_what_a_fresh_checkout_does_not_mend_ends_as_before_and_promises_nothing(
     tmp_path: Path, does: str, commit: str
 ) -> None:
@@ -313,15 +315,20 @@ def test_what_a_fresh_checkout_does_not_mend_ends_as_before_and_promises_nothing
             if is_gone and commit == "branch":
                 stands(job, ran)
                 continue
-            assert (ran.code, ran.conclusion) == expected, ran.log
+            # What says that another one ends so must not be run again by who watches.
+            again = expected if commit == "none" else (2, "undelivered")
+            assert (ran.code, ran.conclusion) == again, ran.log
             assert (ran.workspace / "log.txt").read_text() == "hi\n"
             assert ran.outputs["final-message"] == "Done."
             assert ran.outputs["session-id"] == first.outputs["session-id"]
             (comment,) = job.github.comments
             assert f'"state":"{ran.conclusion}"' in comment["body"]
+            assert first.outputs["changed-files"] == ran.outputs["changed-files"] == "log.txt"
+            assert "- added `log.txt`" in comment["body"]
             if commit == "branch":
-                assert all("another one would end in the same way" in said for said in (comment["body"], ran.log))
-                assert all("a re-run looks again" not in said for said in (comment["body"], ran.log))
+                everywhere = (comment["body"], ran.log, ran.summary)
+                assert all("another one would end in the same way" in said for said in everywhere)
+                assert all("a re-run looks again" not in said for said in everywhere)
 
 
 @pytest.mark.parametrize("commit", ["none", "branch"])

@@ -649,13 +649,33 @@ ROWS: tuple[Mutant, ...] = (
         tests=("tests/cli/test_store.py::test_in_a_repository_that_is_mended_after_a_restore_a_commit_can_be_made",),
     ),
     Mutant(
+        name="looked-again-is-final",
+        guard="What another re-run would not deliver either is refused for good, so that nothing runs it again",
+        file="src/endstate_action/deliver.py",
+        old='without("commit", self.unread, is_final=has_looked_again(announced.evidence))',
+        new='without("commit", self.unread)',
+        tests=(
+            "tests/action/test_delivery.py::test_what_a_fresh_checkout_does_not_mend_ends_as_before_and_promises_nothing[head-branch]",
+        ),
+    ),
+    Mutant(
+        name="changed-without-git",
+        guard="What was changed is known on another machine, also where git cannot tell it any more",
+        file="src/endstate_action/deliver.py",
+        old="outbox.changed if found is None and outbox else found",
+        new="found",
+        tests=(
+            "tests/action/test_delivery.py::test_what_a_fresh_checkout_does_not_mend_ends_as_before_and_promises_nothing[head-branch]",
+        ),
+    ),
+    Mutant(
         name="looked-again",
         guard="A re-run that could not read a fresh checkout promises nothing of another one",
         file="src/endstate_action/ci/render.py",
-        old="return LOOKED_AGAIN if is_looked_at else LOOK_AGAIN",
-        new="return LOOK_AGAIN",
+        old='return LOOKED_AGAIN if has_looked_again(evidence) and evidence.reason.startswith("The commit ") else ""',
+        new='return ""',
         tests=(
-            "tests/action/test_delivery.py::test_what_a_fresh_checkout_does_not_mend_ends_as_before_and_promises_nothing",
+            "tests/action/test_delivery.py::test_what_a_fresh_checkout_does_not_mend_ends_as_before_and_promises_nothing[head-branch]",
         ),
     ),
 )

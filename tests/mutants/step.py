@@ -459,8 +459,8 @@ ROWS: tuple[Mutant, ...] = (
         name="refused-for-good",
         guard="What is refused for good is not said to be delivered by a re-run",
         file="src/endstate_action/ci/render.py",
-        old="    if is_final:\n",
-        new="    if False:\n",
+        old='    if is_final:\n        return f"{_REFUSED_FOR_GOOD} {_BY_HAND',
+        new='    if False:\n        return f"{_REFUSED_FOR_GOOD} {_BY_HAND',
         tests=("tests/unit/test_deliver.py::test_a_path_that_cannot_go_keeps_the_whole_back_and_the_result_is_there",),
     ),
     Mutant(

@@ -88,7 +88,7 @@ JOURNAL: tuple[Record, ...] = (
     Compacted(1, "it read", 4_000),
     Compacted(1, "it read", 2_000),
     Ended(2, 1, "success", "", 1.0, TREE),
-    ToDeliver(1, "success", COMMIT, True, 1.0),
+    ToDeliver(1, "success", COMMIT, True, 1.0, {"a": "added"}),
     Delivering(1, "commit", 2, 1.0),
     Delivered(1, "commit", True, "a" * 40, "", 2, 1.0),
     RollBackBegun(1, 0, 2, "e" * 40, {"refs/heads/b": "d" * 40}, 1.0),
@@ -169,7 +169,7 @@ def _fits(annotation: str, value: Any) -> bool:
         return "None" in annotation
     kinds: dict[str, Any] = {"int": int, "float": (int, float), "bool": bool}
     kinds |= dict.fromkeys(("tuple", "Asked", "Usage"), list)
-    kinds |= dict.fromkeys(("Mapping", "Bound", "Refs", "Given", "Process", "PlannedCommit"), dict)
+    kinds |= dict.fromkeys(("Mapping", "Bound", "Refs", "Given", "Process", "PlannedCommit", "Changes"), dict)
     expected = next((kind for name, kind in kinds.items() if annotation.startswith(name)), str)
     return isinstance(value, expected) and (expected is bool or not isinstance(value, bool))
 
@@ -211,6 +211,7 @@ def _seq(kind: str, which: int = 0) -> int:
         (_seq("begun"), "bound", {"nested": {"a": 1}}),
         (_seq("begun"), "bound", {"apart": "x"}),
         (_seq("begun"), "bound", {"apart": [1]}),
+        (_seq("to_deliver"), "changed", {"a": "eaten"}),
         (_seq("frozen"), "tools", ["x"]),
         (_seq("frozen"), "contracts", [{"name": "read"}]),
         (_seq("frozen"), "contracts", [{"name": "read", "effect": 1, "schema": ""}]),

@@ -139,10 +139,18 @@ def is_unread(evidence: Evidence) -> bool:
     return evidence.uncommitted is not None and evidence.trees.git_tree is None
 
 
-def look_again(evidence: Evidence) -> str:
-    """What a re-run can do about changes of which git could make no tree."""
-    is_looked_at = evidence.delivered_by is not None and evidence.trees.restored_hash is not None
-    return LOOKED_AGAIN if is_looked_at else LOOK_AGAIN
+def has_looked_again(evidence: Evidence) -> bool:
+    """Whether this attempt only delivers, on another checkout than the one that made the result."""
+    return evidence.delivered_by is not None and evidence.trees.restored_hash is not None
+
+
+def look_again(evidence: Evidence, *, is_final: bool, is_kept: bool) -> str:
+    """What a re-run can do about a commit that git could not make; empty where something else stands in its way."""
+    if evidence.conclusion != "undelivered" or not is_unread(evidence):
+        return ""
+    if is_final:
+        return LOOKED_AGAIN if has_looked_again(evidence) and evidence.reason.startswith("The commit ") else ""
+    return LOOK_AGAIN if is_kept else ""
 
 
 def headline(evidence: Evidence) -> str:
@@ -367,10 +375,9 @@ def _what_now(conclusion: str, reason: str, *, is_final: bool, is_kept: bool, ha
 def _advice(evidence: Evidence, *, is_final: bool, is_kept: bool) -> Iterator[str]:
     file = evidence.uncommitted.patch_file if evidence.uncommitted else None
     lacks = evidence.uncommitted.lacks if evidence.uncommitted else None
-    is_looked_at_again = evidence.conclusion == "undelivered" and is_kept and is_unread(evidence) and not is_final
     now = _what_now(evidence.conclusion, evidence.reason, is_final=is_final, is_kept=is_kept, has_patch=bool(file))
     if now:
-        yield look_again(evidence) if is_looked_at_again else now
+        yield look_again(evidence, is_final=is_final, is_kept=is_kept) or now
     if apart := _apart(evidence):
         kept = " and in its newest checkpoint" if evidence.durability.checkpoint else " alone"
         yield (

@@ -151,6 +151,12 @@ def _commit(commit: Any) -> Any:
     return commit
 
 
+def _changes(changes: Any) -> Any:
+    if not all(change in ("added", "modified", "deleted") for change in changes.values()):
+        raise ValueError("what changed of a file is nothing that can")
+    return changes
+
+
 def _only(kind: type, values: Any) -> bool:
     return all(type(value) is kind for value in values)
 
@@ -180,6 +186,7 @@ _FIELDS: Mapping[str, tuple[_Types, _Reader | None]] = {
     "Bound": (_OBJECT, _bound),
     "Refs": (_OBJECT, _refs),
     "Given | None": ((dict, NoneType), _given),
+    "Changes | None": ((dict, NoneType), _changes),
     "Process": (_OBJECT, _process),
     "PlannedCommit | None": ((dict, NoneType), _commit),
 }

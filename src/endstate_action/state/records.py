@@ -30,6 +30,7 @@ Refs: TypeAlias = Mapping[str, str]
 Given: TypeAlias = Mapping[str, str]
 Contract: TypeAlias = Mapping[str, str]
 Process: TypeAlias = Mapping[str, Any]
+Changes: TypeAlias = Mapping[str, str]
 PlannedCommit: TypeAlias = Mapping[str, Any]
 Dollars: TypeAlias = str
 Words: TypeAlias = str
@@ -350,6 +351,8 @@ class ToDeliver:
     """Parent, tree, message, author, time, key and branch of a commit that is to be made."""
     comment: bool
     at: float
+    changed: Changes | None = None
+    """What is known to have changed, where git could not tell: another machine has no scan of the start."""
 
     def key(self) -> Key:
         return (self.task, self.conclusion, self.at)
