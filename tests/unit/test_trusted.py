@@ -161,6 +161,12 @@ def test_a_file_below_a_submodule_is_not_taken_for_none(upstream: Repo) -> None:
         trusted.read(upstream.git("rev-parse", "HEAD"), "rules/endstate.yml")
 
 
+@pytest.mark.parametrize("name", ["a blob", "a tree", "blob", "a b c", "tree/x"])
+def test_a_file_that_is_not_there_is_not_there_whatever_it_is_called(upstream: Repo, name: str) -> None:
+    with Trusted.of(upstream.path, os.environ, {}) as trusted:
+        assert trusted.read(upstream.git("rev-parse", "HEAD"), name) is None
+
+
 @pytest.mark.parametrize("link", ["AGENTS.md", "docs/../AGENTS.md"])
 def test_a_link_that_stays_in_the_trusted_commit_is_followed(upstream: Repo, link: str) -> None:
     upstream.write({"docs/x": "x"})

@@ -199,8 +199,9 @@ class Repository:
         peeled = text(self._git.out("for-each-ref", "--format=%(refname) %(*objectname)", "refs/tags")).splitlines()
         commits = tips | {name: commit for name, _, commit in (line.rpartition(" ") for line in peeled) if commit}
         known = [*but, head] if head else [*but]
-        options = ("rev-list", "--ignore-missing")
-        found = self._git.out(*options, *commits.values(), "--not", "--remotes", *known) if commits else b""
+        asked = "".join(f"{name}\n" for name in (*commits.values(), *(f"^{name}" for name in known))).encode()
+        options = ("rev-list", "--ignore-missing", "--stdin", "--not", "--remotes")
+        found = self._git.out(*options, given=asked) if commits else b""
         alone = set(text(found).split())
         return {name: commit for name, commit in commits.items() if commit in alone}
 
@@ -247,9 +248,9 @@ class Repository:
         found = self._git.out("cat-file", "--batch", "--follow-symlinks", given=asked)
         head, _, content = found.partition(b"\n")
         match text(head).split(" "):
-            case [_, "blob", size]:
+            case [_, "blob", size] if size.isdecimal():  # what is missing is named, and may be called so
                 return content[: int(size)]
-            case [_, "tree", _]:
+            case [_, "tree", size] if size.isdecimal():
                 raise NoFile("is a directory")
             case ["symlink", _]:
                 raise NoFile("is a link that leads out of the repository")
