@@ -16,6 +16,7 @@ from endstate_action.state.stores.directory import DirectoryStore
 from endstate_action.state.stores.git_ref import GitRefStore
 from endstate_action.state.stores.objectstore import ObjectStore
 from endstate_action.state.uploader import CACHE_PACE, EAGER, REMOTE_PACE, Pace
+from endstate_action.system.files import sync_directory
 from endstate_action.system.git import Repository
 
 _STATE_KEYS = ("ENDSTATE_STATE_KEY", "INPUT_STATE_KEY")
@@ -74,7 +75,7 @@ def open_depot(
         git_token: authorises pushes over https; without one the user's own configuration does.
 
     Raises:
-        InputError: it cannot be used at all, as a directory in one that is not there.
+        InputError: it cannot be used at all.
         UnknownSession: it is to be read, and is not there.
     """
     if choice.kind == "none":
@@ -91,22 +92,27 @@ def open_depot(
         )
     if isinstance(store, DirectoryStore):
         choice = replace(choice, path=str(store.path))
-        _refuse_missing(store.path, is_to_be_read=is_to_be_read)
+        if is_to_be_read:
+            _refuse_missing(store.path)
+        else:
+            _make_above(store.path)
     return Depot(store, sealing, choice.kind != "auto", pace, choice.text, _is_near(store, workspace))
 
 
-def _refuse_missing(path: Path, *, is_to_be_read: bool) -> None:
+def _make_above(path: Path) -> None:
+    """Once, before anything is begun: what is taken away later is not made anew."""
+    with suppress(OSError):  # why not is said by whoever uses it
+        missing = [place for place in path.parents if not place.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for made in missing:
+            sync_directory(made.parent)
+
+
+def _refuse_missing(path: Path) -> None:
     """What is not there may be a slip, or lie on a disk that is not mounted."""
     try:
-        (path if is_to_be_read else path.parent).stat()
+        path.stat()
     except FileNotFoundError:
-        if not is_to_be_read:
-            raise InputError(
-                f"There is no directory {path.parent}, so {path.name} was not made in it as a store. Nothing was run "
-                "and nothing was spent.",
-                hint="Is that the path, and is its disk mounted? Of a store, the last directory alone is made; make "
-                "those above it first, or name another place.",
-            ) from None
         raise UnknownSession(
             f"There is no directory {path}, so it was not looked at as a store. Nothing was restored and nothing "
             "was run.",

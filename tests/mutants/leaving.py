@@ -442,8 +442,8 @@ ROWS: tuple[Mutant, ...] = (
         name="store-not-there",
         guard="A directory that is not there is no empty store to who looks for something",
         file="src/endstate_action/durable.py",
-        old="        _refuse_missing(store.path, is_to_be_read=is_to_be_read)\n",
-        new="        pass\n",
+        old="            _refuse_missing(store.path)\n",
+        new="            pass\n",
         tests=("tests/cli/test_store.py::test_a_store_that_is_not_there_is_named_and_nothing_is_begun",),
     ),
     Mutant(

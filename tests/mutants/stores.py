@@ -139,14 +139,6 @@ ROWS: tuple[Mutant, ...] = (
         tests=("tests/unit/state/stores/test_directory.py::test_what_belongs_to_another_user_is_refused",),
     ),
     Mutant(
-        name="dir-last-alone",
-        guard="Of the path of a directory store, the last directory alone is made",
-        file="src/endstate_action/durable.py",
-        old="(path if is_to_be_read else path.parent).stat()",
-        new="path.stat() if is_to_be_read else None",
-        tests=("tests/cli/test_store.py::test_what_is_above_a_store_is_not_made_for_it",),
-    ),
-    Mutant(
         name="dir-near",
         guard="A directory store on the workspace's own disk is not said to survive the machine",
         file="src/endstate_action/durable.py",
