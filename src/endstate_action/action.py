@@ -579,10 +579,11 @@ class _Asked:
         if self.event.pull_request is None:
             return Thread(subject, tuple(self._comments()))
         parted = self._parted(trusted, commit)
-        stat = trusted.diff_stat(parted) if parted else ""
-        # Unless that is known, what the agent may compare with is the target branch as it is now.
-        compare = (parted if stat else "") if parted else commit
-        return Thread(subject, tuple(self._comments()), stat, compare)
+        if not parted:
+            # All that the agent may compare with is the target branch as it is now.
+            return Thread(subject, tuple(self._comments()), compare=commit)
+        stat = trusted.diff_stat(parted)
+        return Thread(subject, tuple(self._comments()), stat, parted if stat else "")
 
     def _parted(self, trusted: Trusted, commit: str) -> str:
         """Where the pull request left its target branch: what that got since is no change of the pull request's."""
